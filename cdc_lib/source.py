@@ -1,0 +1,246 @@
+"""The source contract: what an engine must offer, and how one is found.
+
+An engine is one folder under ``sources/``, one line in :data:`ENGINES` and one conformance test class.
+Engines never import Spark, and import their driver only inside functions.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import ClassVar, Literal
+
+import pyarrow as pa
+from typing_extensions import Self
+
+from cdc_lib.change import ChangeBatch, LogEvent
+from cdc_lib.config import SourceConfig
+from cdc_lib.errors import FixConfiguration
+from cdc_lib.position import Position
+from cdc_lib.schema import Table, TableId
+
+Severity = Literal["ok", "notice", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of a check. ``remedy`` is the SQL or the setting that mends it, ready to paste."""
+
+    severity: Severity
+    subject: str
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can do; declared, shown by ``cdc status``, never found out by catching an exception."""
+
+    consistent_snapshot: bool = True
+    key_range_chunks: bool = True
+    truncate_events: bool = True
+    logical_messages: bool = False
+
+
+@dataclass(frozen=True)
+class Span:
+    """The part of the log that can be read now.
+
+    ``oldest`` is None where the source keeps the log for us (a slot) and nothing is lost;
+    ``retained_bytes`` is what the source holds back because of us, ``headroom_bytes`` what it may still
+    hold back before it drops the log (None: no limit known).
+    """
+
+    oldest: Position | None
+    newest: Position
+    retained_bytes: int | None = None
+    headroom_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a table that is read in one go.
+
+    ``lower`` (inclusive) and ``upper`` (exclusive) bound the key, one text per key column in the server's
+    own spelling; None is open. ``rows`` is an estimate.
+    """
+
+    table: TableId
+    number: int
+    lower: tuple[str, ...] | None = None
+    upper: tuple[str, ...] | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class SnapshotSpec:
+    """Which tables to read in one consistent view, how wide and in pieces of about how many rows."""
+
+    tables: Sequence[TableId]
+    chunk_rows: int = 250_000
+    threads: int = 2
+
+
+class SnapshotSession(ABC):
+    """One consistent view of some tables at one log position; a context manager.
+
+    ``position``: the view holds exactly the transactions up to it; the log after it has all others.
+    """
+
+    position: Position
+
+    @abstractmethod
+    def table(self, table: TableId) -> Table:
+        """The structure under which :meth:`read` gives rows; it cannot change while the session is open."""
+
+    @abstractmethod
+    def chunks(self, table: TableId) -> list[Chunk]:
+        """Pieces that together cover the table exactly once."""
+
+    @abstractmethod
+    def read(self, chunk: Chunk) -> Iterator[ChangeBatch]:
+        """Rows of a chunk as ``op`` ``r``; ordinals start at 0. Called from several threads at once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the view and its connections; idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class LogReader(ABC):
+    """Reads ranges of the log."""
+
+    @abstractmethod
+    def read(self, after: Position, upto: Position) -> Iterator[LogEvent]:
+        """Exactly the transactions with ``after`` < commit <= ``upto``, in commit order.
+
+        Bounded: ends with ``Progress(p)``; ``p`` is ``upto``, or less where the reader limits how much of
+        the log it opens at once (the caller then reads on from there). The same range gives the same rows
+        again as long as the source still has it. Closing the iterator early ends the read at the server.
+        A table whose structure is not the one in ``schemas`` is announced by a SchemaChange first.
+        """
+
+
+class Source(ABC):
+    """A database whose changes are captured; a context manager, connected between enter and exit.
+
+    All methods raise the classes of ``cdc_lib.errors`` only; a lost connection is ``RetryLater``.
+    """
+
+    capabilities: ClassVar[Capabilities]
+    position_type: ClassVar[type[Position]]
+    source_type: ClassVar[pa.DataType]
+    """The struct of position fields in each row's ``source``; holds at least ``ts_ms`` and ``snapshot``."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self.config = config
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Open the control connection and assert what the decoders rely on (encoding, time zone)."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close everything this source opened; idempotent."""
+
+    @abstractmethod
+    def check(self) -> list[Finding]:
+        """Rights and settings, each with the SQL that mends it. Never raises for a finding; writes nothing."""
+
+    @abstractmethod
+    def tables(self) -> list[TableId]:
+        """The captured tables: those that exist and pass the filters, in order of name."""
+
+    @abstractmethod
+    def describe(self, table: TableId) -> Table:
+        """Structure of a captured table as of now, filtered columns left out.
+
+        :raises FixConfiguration: the table does not exist or cannot be read.
+        """
+
+    @abstractmethod
+    def span(self) -> Span:
+        """What can be read now. ``newest`` is safe: every commit at or below it is already in the log that
+        :meth:`log` sees, and nothing will ever be added at or below it."""
+
+    @abstractmethod
+    def prepare(self, tables: Sequence[TableId], committed: Position | None) -> None:
+        """Make the source ready to stream ``tables`` (publication, rights), and prove that the log still
+        joins up with ``committed``, the last position that is durable on our side (None: a new pipeline).
+
+        :raises ResnapshotNeeded: the slot is gone, was moved past us, or the server has another history.
+        :raises RetryLater: somebody else is reading from the slot.
+        """
+
+    @abstractmethod
+    def start(self) -> Position:
+        """Where streaming starts for a new pipeline without a snapshot; creates the slot if needed."""
+
+    @abstractmethod
+    def snapshot(self, spec: SnapshotSpec) -> SnapshotSession:
+        """Open one consistent view of the tables. For a new pipeline its position is also where streaming
+        starts, and it creates the slot; later ones use a temporary slot."""
+
+    @abstractmethod
+    def log(self, tables: Sequence[TableId], schemas: Mapping[TableId, Table]) -> LogReader:
+        """A reader for these tables, starting out from the structures in ``schemas``."""
+
+    @abstractmethod
+    def release(self, upto: Position) -> None:
+        """Allow the source to forget everything up to ``upto``. Idempotent; never goes back."""
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where an engine lives: ``module:Class``, the names it goes by, and the extra that installs its driver."""
+
+    target: str
+    extra: str
+    aliases: tuple[str, ...] = field(default=())
+
+
+ENGINES: Mapping[str, Engine] = {
+    "postgresql": Engine(
+        "cdc_lib.sources.postgresql.source:PostgresSource",
+        extra="postgresql",
+        aliases=("postgres", "io.debezium.connector.postgresql.PostgresConnector"),
+    ),
+}
+
+
+def open_source(config: SourceConfig) -> Source:
+    """The source of a configuration, not yet connected.
+
+    :raises FixConfiguration: its driver is not installed.
+    """
+    engine = ENGINES[config.engine]
+    module, _, name = engine.target.partition(":")
+    try:
+        cls = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise FixConfiguration(
+            f"the driver for {config.engine} is not installed",
+            why=f"module {error.name} is missing",
+            remedy=f"pip install 'cdc-lib[{engine.extra}]'",
+        ) from None
+    source: Source = cls(config)
+    return source
