@@ -274,7 +274,10 @@ class LiveProgress(Tally):
         for heading in (*STAGES, "rows/s", "left"):
             shown.add_column(heading, justify="right", no_wrap=True)
         now = self.clock()
-        for name, entry in sorted(self.tables.items()):
+        # More tables than lines: those that move come first, the rest is counted.
+        room = max(1, self.console.size.height - 4)
+        busy = sorted(self.tables.items(), key=lambda item: (-item[1].busiest(now), item[0]))[:room]
+        for name, entry in sorted(busy):
             left = entry.seconds_left(now)
             shown.add_row(
                 name,
@@ -282,6 +285,8 @@ class LiveProgress(Tally):
                 f"{entry.busiest(now):,.0f}",
                 "" if left is None else seconds(left),
             )
+        if hidden := len(self.tables) - len(busy):
+            shown.add_row(f"and {hidden} more tables")
         return shown
 
     @staticmethod
