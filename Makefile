@@ -80,5 +80,5 @@ $(STAMP): pyproject.toml | $(PY)
 	fi
 	export JAVA_HOME="$$($(PY) -m cdc_lib.java)"
 	echo "Fetching Spark's Delta JARs into .jars"
-	$(PY) -c 'from cdc_lib.delta import fetch_jars; fetch_jars()'
+	$(PY) -c 'from cdc_lib.spark_session import start_local; start_local().stop()'
 	touch $@

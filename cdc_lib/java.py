@@ -29,7 +29,7 @@ def ensure_java() -> Path:
             return home
     raise FixConfiguration(
         "no Java that Spark can use was found",
-        why=f"looked for Java {' or '.join(map(str, SUPPORTED))} in JAVA_HOME, on PATH, in .jdk and in /usr/lib/jvm",
+        why=f"looked for Java {' or '.join(map(str, SUPPORTED))}: JAVA_HOME, PATH, .jdk, /usr/lib/jvm",
         remedy="make setup installs one; or: apt-get install openjdk-17-jre-headless",
     )
 

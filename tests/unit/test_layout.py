@@ -16,11 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "cdc_lib"
 
 VALUES = {"change", "position", "schema", "types", "errors", "faults", "evolution", "fingerprint"}
-CONFIG = {"config", "properties", "secrets"}
+CONFIG = {"config", "properties", "kafka_properties", "secrets", "yaml_source"}
 SOURCE = {"source", "embedded"}
-TABLES = {"delta"}
+TABLES = {"delta", "spark_session"}
 LAYERS = {"control", "bronze", "silver", "views", "staging", "transforms"}
-RUNNER = {"progress", "captured", "runner", "snapshot", "reconcile"}
+RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot"}
+RUNNER |= {"reading", "recovery", "ladder", "applying", "runner", "reconcile"}
 TOP = {"cli", "java", "status", "demo", "shop", "datasource", "declarative"}
 
 SPARK = {"pyspark", "delta", "deltalake"}
