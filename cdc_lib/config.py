@@ -1,0 +1,362 @@
+"""A pipeline file, checked as a whole.
+
+:func:`load` either returns a :class:`Pipeline` that holds or raises one error with every complaint, each
+with its YAML path and line. A message may repeat what the file says, unless it is a password or came from
+a reference; it never repeats what a reference stands for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from cdc_lib.errors import FixConfiguration
+from cdc_lib.pipeline import (
+    LOCAL_CATALOG,
+    ApplyConfig,
+    Limits,
+    Pipeline,
+    SourceConfig,
+    TableRule,
+    Target,
+)
+from cdc_lib.properties import (
+    ENGINE_NAMES,
+    LATER_ENGINES,
+    Property,
+    PropertyTable,
+    did_you_mean,
+    property_table,
+)
+from cdc_lib.secrets import SecretRef, check_references, has_reference, resolve
+from cdc_lib.yaml_source import Document, Place, Remark, Scalar, from_mapping, parse_yaml, read_text
+
+__all__ = [
+    "LOCAL_CATALOG",
+    "ApplyConfig",
+    "Limits",
+    "Pipeline",
+    "Remark",
+    "SourceConfig",
+    "TableRule",
+    "Target",
+    "load",
+    "parse",
+]
+
+_SECTIONS = ("name", "source", "target", "tables", "apply", "run")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_Model = TypeVar("_Model", bound=BaseModel)
+
+# pydantic's words for what goes wrong most often, as a person would say it.
+_MESSAGES: Mapping[str, str] = {
+    "missing": "required, but not given",
+    "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "greater_than": "expected a number greater than 0",
+    "string_type": "expected a text",
+    "path_type": "expected a path",
+    "mapping_type": "expected keys with values",
+    "model_type": "expected keys with values",
+}
+
+
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> Pipeline:
+    """The pipeline of a file.
+
+    :raises FixConfiguration: with all complaints at once.
+    """
+    return parse(read_text(path), path=path, environ=environ)
+
+
+def parse(
+    content: str | Mapping[str, Any], *, path: Path | None = None, environ: Mapping[str, str] = os.environ
+) -> Pipeline:
+    """The pipeline of a YAML text, or of the same as a mapping; ``path`` is where it came from.
+
+    :raises FixConfiguration: with all complaints at once.
+    """
+    where = str(path or "the pipeline")
+    if isinstance(content, str):
+        document = parse_yaml(content, where, path.parent if path else Path())
+    else:
+        document = from_mapping(content)
+    return _PipelineReader(document, environ).pipeline(where, path)
+
+
+class _PipelineReader:
+    """Turns a document into a pipeline, collecting complaints and notices on the way."""
+
+    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+        self.document = document
+        self.environ = environ
+        self.notices: list[Remark] = []
+
+    def pipeline(self, where: str, path: Path | None) -> Pipeline:
+        for key in self.document.data:
+            if key not in _SECTIONS:
+                self.document.complain((key,), f"unknown key{did_you_mean(key, _SECTIONS)}")
+        name = self.name()
+        source = self.source(name)
+        target = self.target(name)
+        rules = self.rules()
+        apply = self.section("apply", ApplyConfig)
+        run = self.section("run", Limits)
+        if self.document.complaints or not (source and target and apply and run):
+            raise _rejected(where, self.document.complaints)
+        return Pipeline(name, source, target, rules, apply, run, path, tuple(self.notices))
+
+    # -- name
+
+    def name(self) -> str:
+        """The name at the top, or topic.prefix; both must agree."""
+        top = self._name_at(("name",), self.document.data.get("name"))
+        properties = self.document.data.get("source")
+        prefix_place = ("source", "topic.prefix")
+        written = properties.get("topic.prefix") if isinstance(properties, dict) else None
+        prefix = self._name_at(prefix_place, written)
+        if top and prefix and top != prefix:
+            self.document.complain(prefix_place, "not the same as name at the top; leave one of them out")
+        if not (top or prefix or {("name",), prefix_place} & self.document.bad):
+            self.document.complain(("name",), "required, but not given")
+        return top or prefix or "unnamed"
+
+    def _name_at(self, place: Place, written: Any) -> str | None:
+        if written is None or place in self.document.bad:
+            return None
+        text = self.resolved(place, written) if isinstance(written, Scalar) else ""
+        if text is None:
+            return None
+        if not _NAME.fullmatch(text):
+            self.document.complain(
+                place, "expected letters, digits, - . and _, starting with a letter or digit"
+            )
+            return None
+        return text
+
+    # -- source
+
+    def source(self, name: str) -> SourceConfig | None:
+        given = self.document.data.get("source")
+        if not isinstance(given, dict):
+            if ("source",) not in self.document.bad:
+                message = "required, but not given" if given is None else "expected Debezium's properties"
+                self.document.complain(("source",), message)
+            return None
+        engine = self.engine(given)
+        if engine is None:
+            return None
+        table = property_table(engine)
+        values: dict[str, Any] = {}
+        for prop, written in given.items():
+            row = _row(table, prop, given)
+            if row is None:
+                self.document.complain(("source", prop), f"unknown property{table.suggestion(prop)}")
+            elif ("source", prop) not in self.document.bad and prop != "connector.class":
+                self.property(row, prop, written, values)
+        self.required(table, given)
+        self.conflicts(values)
+        return SourceConfig(engine, name, {**values, "connector.class": engine}, self.environ)
+
+    def engine(self, given: Mapping[str, Any]) -> str | None:
+        place = ("source", "connector.class")
+        written = given.get("connector.class")
+        if not isinstance(written, Scalar):
+            near = next((key for key in given if did_you_mean(key, ["connector.class"])), None)
+            hint = f"; is {near} meant?" if near else "; for PostgreSQL write connector.class: postgresql"
+            self.document.complain(place, f"required, but not given{hint}")
+            return None
+        text = written.text.strip()
+        if text in ENGINE_NAMES:
+            return ENGINE_NAMES[text]
+        if text in LATER_ENGINES:
+            self.document.complain(place, f"{LATER_ENGINES[text]} is not yet supported; PostgreSQL is")
+        else:
+            self.document.complain(place, f"unknown engine{did_you_mean(text, ENGINE_NAMES)}")
+        return None
+
+    def property(self, row: Property, prop: str, written: Any, values: dict[str, Any]) -> None:
+        place = ("source", prop)
+        # A salt is part of its property's name; the row's name stands in for it.
+        shown = ("source", row.name) if "<salt>" in row.name else place
+        if row.status == "notice":
+            self.notices.append(self.document.remark(place, f"without effect: {row.doc}", shown))
+            return
+        if row.status in ("refused", "not yet"):
+            self.declined(row, place, shown, written)
+            return
+        text = _joined(row, written)
+        if text is None:
+            expects = row.kind.expects if row.kind else "a text"
+            self.document.complain(place, f"expected {expects}")
+        elif row.secret:
+            self.secret(place, text, values)
+        elif (resolved := self.resolved(place, Scalar(text, text))) is not None:
+            self.value(row, place, (text, resolved), values)
+
+    def declined(self, row: Property, place: Place, shown: Place, written: Any) -> None:
+        if isinstance(written, Scalar) and written.text.strip().lower() in row.accepts:
+            self.notices.append(
+                self.document.remark(place, f"without effect, it is so already: {row.doc}", shown)
+            )
+            return
+        status = "not yet supported" if row.status == "not yet" else "not supported"
+        self.document.complain(place, f"{status}: {row.doc}", shown)
+
+    def secret(self, place: Place, text: str, values: dict[str, Any]) -> None:
+        try:
+            check_references(text)
+        except ValueError as error:
+            self.document.complain(place, str(error))
+            return
+        reference = SecretRef(text)
+        values[place[-1]] = reference
+        if reference.reference is None:
+            message = "a password stands in the file; better a reference such as ${env:NAME}"
+            self.notices.append(self.document.remark(place, message))
+
+    def value(self, row: Property, place: Place, text: tuple[str, str], values: dict[str, Any]) -> None:
+        """Parse ``text``, a pair of what the file says and what that stands for."""
+        assert row.kind is not None
+        written, resolved = text
+        word = resolved.strip().lower()
+        if word in row.aliases:
+            resolved, reason = row.aliases[word]
+            self.notices.append(self.document.remark(place, f"taken as {resolved}: {reason}"))
+        if word in row.declined:
+            self.document.complain(place, f"{word} is refused: {row.declined[word]}")
+            return
+        problem = ""
+        try:
+            values[place[-1]] = row.kind.parse(resolved)
+        except ValueError as error:
+            problem = str(error) if written == resolved else f"expected {row.kind.expects}"
+        if problem:
+            self.document.complain(place, problem)
+
+    def required(self, table: PropertyTable, given: Mapping[str, Any]) -> None:
+        for row in table.rows:
+            if row.required and row.name not in given:
+                self.document.complain(("source", row.name), "required, but not given")
+
+    def conflicts(self, values: Mapping[str, Any]) -> None:
+        for kind in ("schema", "table", "column"):
+            include, exclude = f"{kind}.include.list", f"{kind}.exclude.list"
+            if values.get(include) and values.get(exclude):
+                self.document.complain(("source", exclude), f"cannot be set together with {include}")
+
+    # -- the other sections
+
+    def target(self, name: str) -> Target | None:
+        given = self.document.data.get("target")
+        if given is None and ("target",) not in self.document.bad:
+            self.document.complain(
+                ("target",), "required, but not given; for a laptop: target: {path: ./lake}"
+            )
+            return None
+        if isinstance(given, dict) and "catalog" in given:
+            word = re.sub(r"[^a-z0-9_]", "_", name.lower())
+            names = {"bronze": f"{word}_bronze", "silver": word, "control": f"{word}_cdc"}
+            defaults = {layer: Scalar(schema, schema) for layer, schema in names.items()}
+            given = {**defaults, **given}
+        return self.model(("target",), Target, given)
+
+    def rules(self) -> tuple[TableRule, ...]:
+        given = self.document.data.get("tables")
+        if given is None or (isinstance(given, Scalar) and given.value is None):
+            return ()
+        if not isinstance(given, list):
+            self.document.complain(("tables",), "expected a list of rules, each with match")
+            return ()
+        rules = [self.model(("tables", f"[{index}]"), TableRule, item) for index, item in enumerate(given)]
+        return tuple(rule for rule in rules if rule)
+
+    def section(self, name: str, model: type[_Model]) -> _Model | None:
+        given = self.document.data.get(name)
+        if isinstance(given, Scalar) and given.value is None:
+            given = None
+        return self.model((name,), model, {} if given is None else given)
+
+    def model(self, place: Place, model: type[_Model], given: Any) -> _Model | None:
+        if any(bad[: len(place)] == place for bad in self.document.bad):
+            return None
+        before = len(self.document.complaints)
+        content = self.plain(place, given)
+        if len(self.document.complaints) > before:
+            return None
+        try:
+            return model.model_validate(content)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_input=False)
+        for item in found:
+            inner = tuple(f"[{part}]" if isinstance(part, int) else part for part in item["loc"])
+            self.document.complain((*place, *inner), _message(item, model))
+        return None
+
+    def plain(self, place: Place, given: Any) -> Any:
+        """Plain values with references resolved."""
+        if isinstance(given, dict):
+            return {key: self.plain((*place, key), item) for key, item in given.items()}
+        if isinstance(given, list):
+            return [self.plain((*place, f"[{index}]"), item) for index, item in enumerate(given)]
+        return self.resolved(place, given) if isinstance(given.value, str) else given.value
+
+    def resolved(self, place: Place, written: Scalar) -> str | None:
+        """The text with its references resolved; None after a complaint."""
+        if not has_reference(written.text):
+            return written.text
+        try:
+            return resolve(written.text, self.environ)
+        except ValueError as error:
+            problem = str(error)
+        except FixConfiguration as error:
+            problem = f"{error.what}; {error.remedy}"
+        self.document.complain(place, problem)
+        return None
+
+
+def _row(table: PropertyTable, prop: str, given: Mapping[str, Any]) -> Property | None:
+    if row := table.find(prop):
+        return row
+    # Properties of custom converters start with the symbols that `converters` lists.
+    converters = given.get("converters")
+    symbols = converters.text.split(",") if isinstance(converters, Scalar) else []
+    ours = any(prop.startswith(f"{symbol.strip()}.") for symbol in symbols if symbol.strip())
+    return table["converters"] if ours else None
+
+
+def _joined(row: Property, written: Any) -> str | None:
+    """The text of a property; of a list, in the form of a comma list. None: no value, or the wrong sort."""
+    if isinstance(written, Scalar):
+        return None if written.value is None else written.text
+    if row.kind is None or not row.kind.is_list or not isinstance(written, list):
+        return None
+    if not all(isinstance(item, Scalar) and item.text for item in written):
+        return None
+    return ",".join(re.sub(r"(?<!\\),", r"\\,", item.text) for item in written)
+
+
+def _message(item: Mapping[str, Any], model: type[BaseModel]) -> str:
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"unknown key{did_you_mean(str(item['loc'][-1]), model.model_fields)}"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "literal_error":
+        return f"expected {context['expected']}"
+    return _MESSAGES.get(kind, item["msg"])
+
+
+def _rejected(where: str, complaints: list[Remark]) -> FixConfiguration:
+    ordered = sorted(complaints, key=lambda remark: remark.line or 0)
+    count = "one mistake" if len(ordered) == 1 else f"{len(ordered)} mistakes"
+    lines = "".join(f"\n  {remark}" for remark in ordered)
+    return FixConfiguration(
+        f"{where} has {count}:{lines}", remedy="correct the lines named; nothing was started"
+    )

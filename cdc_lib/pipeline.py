@@ -1,0 +1,253 @@
+"""What a pipeline file says, as typed and frozen values: what to read, where to put it, and how.
+
+``config.py`` makes them from a file. Passwords are references (``secrets.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from cdc_lib.properties import expression, matches, property_table
+from cdc_lib.schema import TableId
+from cdc_lib.secrets import SecretRef
+from cdc_lib.types import arrow_type, spark_type
+from cdc_lib.yaml_source import Remark
+
+
+@dataclass(frozen=True, repr=False)
+class SourceConfig:
+    """The ``source:`` section: Debezium's properties, typed, with the defaults of ours.
+
+    ``engine`` is canonical (``postgresql``); ``name`` is the pipeline's name, Debezium's topic.prefix.
+    """
+
+    engine: str
+    name: str
+    values: Mapping[str, Any]
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, compare=False)
+
+    def __getitem__(self, prop: str) -> Any:
+        """The typed value, or the default.
+
+        :raises KeyError: no such property exists; a mistake in the program, not in the file.
+        """
+        row = property_table(self.engine)[prop]
+        if prop in self.values:
+            return self.values[prop]
+        return row.derived(self.name) if row.derived else row.default
+
+    def is_set(self, prop: str) -> bool:
+        """Whether the file gives the property; KeyError as above."""
+        return property_table(self.engine)[prop] is not None and prop in self.values
+
+    def secret(self, prop: str) -> str | None:
+        """A password, resolved now; None if the file gives none.
+
+        :raises FixConfiguration: what its reference names is missing or cannot be read.
+        """
+        value = self[prop]
+        return value.resolve(self.environ) if isinstance(value, SecretRef) else value
+
+    def captures(self, table: TableId) -> bool:
+        """Whether the schema and table filters let a table through."""
+        return self._passes("schema", table.schema) and self._passes("table", str_of(table))
+
+    def keeps(self, table: TableId, column: str) -> bool:
+        """Whether the column filters let a column through. Key columns are kept whatever this says."""
+        return self._passes("column", f"{str_of(table)}.{column}")
+
+    def key_columns(self, table: TableId) -> tuple[str, ...] | None:
+        """The key that ``message.key.columns`` gives a table, or None."""
+        entries = self["message.key.columns"]
+        return next((columns for pattern, columns in entries if matches([pattern], str_of(table))), None)
+
+    def _passes(self, kind: str, name: str) -> bool:
+        include, exclude = self[f"{kind}.include.list"], self[f"{kind}.exclude.list"]
+        return (not include or matches(include, name)) and not matches(exclude, name)
+
+    def __repr__(self) -> str:
+        return f"SourceConfig({self.engine}, {self.name!r}, sets {', '.join(sorted(self.values))})"
+
+    def __reduce__(self) -> tuple[type[SourceConfig], tuple[str, str, dict[str, Any]]]:
+        # The environment stays behind: it holds the passwords that the references name.
+        return SourceConfig, (self.engine, self.name, dict(self.values))
+
+
+def str_of(table: TableId) -> str:
+    """The name that filters are matched against: schema and table with a dot between, without quotes."""
+    return f"{table.schema}.{table.name}"
+
+
+# -- the other sections; messages never repeat a value, since it may come from a reference ----------------
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number")
+    return value
+
+
+def _layer(value: Any) -> Any:
+    if isinstance(value, str) and not value.replace("_", "a").replace("-", "a").isalnum():
+        raise ValueError("expected a name of letters, digits, _ and -")
+    return value
+
+
+def _local_path(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("expected a path")
+    if isinstance(value, str) and "://" in value:
+        raise ValueError("expected a path of this machine; tables in cloud storage need a catalog")
+    return value
+
+
+def _scd(value: Any) -> Any:
+    if value in (2, "2"):
+        raise ValueError("SCD type 2 is not yet supported; only 1 is")
+    return value
+
+
+def _match(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            expression(value)
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+    return value
+
+
+def _column_type(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        raise ValueError(
+            "masks are not yet supported; ignoring one would write values that were to be hidden"
+        )
+    if not isinstance(value, str):
+        return value
+    try:
+        return spark_type(arrow_type(value))
+    except ValueError:
+        pass
+    raise ValueError("not a column type; write it as Spark does: BIGINT, STRING, DECIMAL(38,9), ARRAY<INT>")
+
+
+def _apply_mode(value: Any) -> Any:
+    if value == "declarative":
+        raise ValueError("declarative is not yet supported; only merge is")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_number), Field(gt=0)]
+Layer = Annotated[str, BeforeValidator(_layer)]
+LocalPath = Annotated[Path, BeforeValidator(_local_path)]
+
+LOCAL_CATALOG = "spark_catalog"
+"""Spark's own catalog; a staging folder is not needed with it, since everything is on one machine."""
+
+
+class Target(_Section):
+    """Where tables go: under a path, one folder a layer, or in the schemas of a catalog.
+
+    ``staging`` is a folder that driver and workers both reach, for rows on their way to bronze.
+    """
+
+    path: LocalPath | None = Field(default=None, description="Folder of the tables, on a laptop.")
+    catalog: Layer | None = Field(default=None, description="Catalog of the tables, on Databricks.")
+    bronze: Layer = Field(default="bronze", description="Schema of the change rows.")
+    silver: Layer = Field(default="silver", description="Schema of the tables that look like the source's.")
+    control: Layer = Field(default="control", description="Schema of the control tables.")
+    staging: LocalPath | None = Field(default=None, description="Folder for rows on their way to bronze.")
+    writer: Literal["spark"] = Field(default="spark", description="What appends to bronze.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (self.path is None) == (self.catalog is None):
+            raise ValueError("expected either path or catalog")
+        if len({self.bronze.lower(), self.silver.lower(), self.control.lower()}) < 3:
+            raise ValueError("bronze, silver and control must be three different names")
+        if self.catalog not in (None, LOCAL_CATALOG) and self.staging is None:
+            raise ValueError(
+                "with a catalog, staging is required: a folder such as /Volumes/main/shop_cdc/staging"
+            )
+        return self
+
+
+class TableRule(_Section):
+    """What holds for the tables whose ``schema.table`` the expression ``match`` matches as a whole."""
+
+    match: Annotated[str, BeforeValidator(_match)] = Field(
+        description="Expression, as in table.include.list."
+    )
+    scd: Annotated[Literal[1], BeforeValidator(_scd)] = Field(
+        default=1, description="History kept in silver."
+    )
+    delete: Literal["hard", "soft"] = Field(default="hard", description="What a delete does to silver's row.")
+    columns: Mapping[str, Annotated[str, BeforeValidator(_column_type)]] = Field(
+        default_factory=dict, description="Spark types of columns, instead of those of the type table."
+    )
+
+
+class ApplyConfig(_Section):
+    """How bronze becomes silver."""
+
+    mode: Annotated[Literal["merge"], BeforeValidator(_apply_mode)] = Field(default="merge")
+
+
+class Limits(_Section):
+    """How much at once; none of these changes what is written, only how."""
+
+    batch_rows: Count = Field(default=1_000_000, description="Rows after which a batch ends, about.")
+    window_mb: Count = Field(default=1024, description="Log read in one go, in MiB.")
+    chunk_rows: Count = Field(default=250_000, description="Rows of one piece of a snapshot, about.")
+    threads: Count = Field(default=2, description="Connections that read a snapshot at once.")
+    lease_seconds: Count = Field(default=60, description="How long a silent runner keeps the pipeline.")
+    poll_seconds: Count = Field(default=5, description="Pause between the batches of run --continuous.")
+    commit_threads: Count = Field(default=4, description="Tables that are written at once.")
+
+
+_ANY_TABLE = TableRule(match=".*")
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One pipeline file. ``notices``: what is accepted without effect, or worth a second look."""
+
+    name: str
+    source: SourceConfig
+    target: Target
+    tables: tuple[TableRule, ...] = ()
+    apply: ApplyConfig = field(default_factory=ApplyConfig)
+    run: Limits = field(default_factory=Limits)
+    path: Path | None = None
+    notices: tuple[Remark, ...] = ()
+
+    def rule(self, table: TableId) -> TableRule:
+        """The first rule that matches the table, or one with the defaults."""
+        return next((rule for rule in self.tables if matches([rule.match], str_of(table))), _ANY_TABLE)
+
+    def fingerprint(self) -> str:
+        """Hash of everything that decides what rows look like: filters, keys, types, rules.
+
+        Not of addresses, passwords and limits; a property that is set to its default changes nothing.
+        """
+        shaping = (row.name for row in property_table(self.source.engine).rows if row.shapes)
+        content = {
+            "engine": self.source.engine,
+            "source": {name: self.source[name] for name in shaping},
+            "tables": [rule.model_dump(mode="json") for rule in self.tables],
+            "apply": self.apply.model_dump(mode="json"),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=sorted).encode()).hexdigest()

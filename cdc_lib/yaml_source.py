@@ -1,0 +1,288 @@
+"""Reads a pipeline file and remembers where everything stood, so that complaints can name path and line.
+
+YAML's conversions are kept out of the source's properties: Debezium's are all text, and a password 0123
+must not become the number 83. So scalars keep the text they were written as (:class:`Scalar`).
+
+A YAML library's own messages quote the file, passwords included. None of them is passed on: what is
+reported is the place and one of a few fixed sentences.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdc_lib.errors import FixConfiguration
+
+Place = tuple[str, ...]
+"""Where a value stands: keys from the top; the places of list items as ``[0]``."""
+
+_MAX_DEPTH = 12
+_STANDARD_TAG = "tag:yaml.org,2002:"
+_FILE_TAG = "!file"
+_SAFE_PROBLEMS = frozenset(
+    {
+        "mapping values are not allowed here",
+        "could not find expected ':'",
+        "found unexpected end of stream",
+        "found character '\\t' that cannot start any token",
+    }
+)
+_QUOTES = "values with special characters (@ * & % ! { # :) must stand in quotes"
+
+
+@dataclass(frozen=True, order=True)
+class Remark:
+    """A complaint or a notice about one place of the file. Never holds a value from a reference."""
+
+    line: int | None
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        place = self.path or "the file"
+        return f"{place}{f' (line {self.line})' if self.line else ''}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One value: as YAML understands it, and the text it was written as."""
+
+    value: Any = field(repr=False)
+    text: str = field(repr=False)
+
+
+@dataclass
+class Document:
+    """The content of a pipeline file: mappings, lists and :class:`Scalar`, with the line of each path."""
+
+    data: dict[str, Any] = field(default_factory=dict, repr=False)
+    lines: dict[Place, int] = field(default_factory=dict)
+    complaints: list[Remark] = field(default_factory=list)
+    files: dict[Place, Path] = field(default_factory=dict)
+    """Sections that were read from another file, given as ``!file path``."""
+    bad: set[Place] = field(default_factory=set)
+    """Places with a complaint already; what stands there is not worth a second one."""
+
+    def line(self, path: Place) -> int | None:
+        """The line of a path, or of the nearest thing around it."""
+        return next(
+            (self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), None
+        )
+
+    def remark(self, path: Place, message: str, shown: Place | None = None) -> Remark:
+        """``shown`` stands in for a path that must not be repeated."""
+        name = "".join(part if part.startswith("[") else f".{part}" for part in shown or path).lstrip(".")
+        inside = next((file for where, file in self.files.items() if path[: len(where)] == where), None)
+        return Remark(self.line(path), name, f"{f'in {inside.name}: ' if inside else ''}{message}")
+
+    def complain(self, path: Place, message: str, shown: Place | None = None) -> None:
+        self.bad.add(path)
+        self.complaints.append(self.remark(path, message, shown))
+
+
+def read_text(path: Path) -> str:
+    """The text of a configuration file.
+
+    :raises FixConfiguration: it cannot be read or is not UTF-8.
+    """
+    why = ""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+    except UnicodeDecodeError as error:
+        # Raised below, unchained: the decoder's error carries the whole file.
+        why = f"byte {error.start} is not UTF-8"
+    raise FixConfiguration(
+        f"{path} cannot be read", why=why, remedy="correct the path, its rights or its encoding (UTF-8)"
+    )
+
+
+def parse_yaml(text: str, where: str, folder: Path) -> Document:
+    """The document of a YAML text; ``folder`` is where the files it names are looked up.
+
+    :raises FixConfiguration: not YAML, empty, or not a mapping. Anything smaller is in ``complaints``.
+    """
+    problem = ""
+    root: yaml.Node | None = None
+    try:
+        _refuse_aliases(text, where)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        problem = _problem(error)
+    except RecursionError:
+        problem = "it is nested too deeply"
+    if problem:
+        raise FixConfiguration(f"{where} is not valid YAML: {problem}", remedy=_QUOTES)
+    if root is None or not isinstance(root, yaml.MappingNode):
+        found = "is empty" if root is None else "is not a mapping of keys to values"
+        raise FixConfiguration(
+            f"{where} {found}", remedy="a pipeline file has name, source and target; see pipelines/shop.yml"
+        )
+    document = Document()
+    document.data = _Reader(document, folder).mapping(root, ())
+    return document
+
+
+def from_mapping(data: Mapping[str, Any]) -> Document:
+    """The same of values that are in memory already; there are no lines."""
+    return Document(data={str(key): _located(value) for key, value in data.items()})
+
+
+def _located(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _located(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_located(item) for item in value]
+    return Scalar(value, _text_of(value))
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def _refuse_aliases(text: str, where: str) -> None:
+    # An alias is nearly always a password that starts with *; and nested ones can fill the memory.
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise FixConfiguration(
+                f"{where} uses a YAML alias in line {event.start_mark.line + 1}",
+                why="a value that starts with * refers to another one; that is not supported here",
+                remedy="put the value in quotes",
+            )
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "it has characters YAML forbids"
+    problem = getattr(error, "problem", None)
+    return f"{place}: {problem}" if problem in _SAFE_PROBLEMS else place
+
+
+class _Reader:
+    """Walks YAML nodes; what is wrong goes to the document's complaints."""
+
+    def __init__(self, document: Document, folder: Path) -> None:
+        self.document = document
+        self.folder = folder
+        self.constructor = yaml.constructor.SafeConstructor()
+
+    def value(self, node: yaml.Node, path: Place) -> Any:
+        self.document.lines.setdefault(path, node.start_mark.line + 1)
+        if node.tag == _FILE_TAG:
+            return self.file(node, path)
+        if reference := _unquoted_reference(node):
+            return Scalar(reference, reference)
+        if problem := _unreadable(node, path):
+            self.document.complain(path, problem)
+            return Scalar(None, "")
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*path, f"[{index}]")) for index, item in enumerate(node.value)]
+        return self.scalar(node, path)
+
+    def mapping(self, node: yaml.MappingNode, path: Place) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, item in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self.document.lines.setdefault(path, key.start_mark.line + 1)
+                self.document.complain(path, f"a key must be a word; {_QUOTES}")
+                continue
+            here = (*path, key.value)
+            if key.value in found:
+                message = f"given twice, again in line {key.start_mark.line + 1}"
+                self.document.complain(here, message)
+                continue
+            self.document.lines[here] = key.start_mark.line + 1
+            found[key.value] = self.value(item, here)
+        return found
+
+    def scalar(self, node: yaml.Node, path: Place) -> Scalar:
+        try:
+            value = self.constructor.construct_object(node)
+        except (yaml.YAMLError, ValueError, OverflowError, TypeError, KeyError):
+            # A date like 2024-99-99, a bad !!int: the text is what counts, and its own check will complain.
+            value = node.value
+        return Scalar(value, "" if value is None else node.value)
+
+    def file(self, node: yaml.Node, path: Place) -> Any:
+        if path != ("source",) or not isinstance(node, yaml.ScalarNode) or not node.value:
+            self.document.complain(path, "!file is for source alone: `source: !file connector.json`")
+            return {}
+        return _connector(self.document, self.folder / node.value, path)
+
+
+def _unreadable(node: yaml.Node, path: Place) -> str | None:
+    if len(path) > _MAX_DEPTH:
+        return "nested too deeply"
+    if not node.tag.startswith(_STANDARD_TAG):
+        return f"unknown tag; {_QUOTES}"
+    if path[0] == "source" and len(path) > 1 and isinstance(node, yaml.MappingNode):
+        # Not looked into: the keys of {hunter2} are as secret as the text was meant to be.
+        return f"properties are flat, as in database.hostname: localhost; {_QUOTES}"
+    return None
+
+
+def _unquoted_reference(node: yaml.Node) -> str | None:
+    """``{{secrets/scope/key}}`` without quotes, which YAML takes for a mapping with a mapping as its key."""
+    for _ in range(2):
+        if not isinstance(node, yaml.MappingNode) or len(node.value) != 1:
+            return None
+        node, empty = node.value[0]
+        if not isinstance(empty, yaml.ScalarNode) or empty.value:
+            return None
+    return f"{{{{{node.value}}}}}" if isinstance(node, yaml.ScalarNode) else None
+
+
+class _Twice(ValueError):
+    """A JSON object has a key twice; its message is the key."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    if repeated := next((key for key in keys if keys.count(key) > 1), None):
+        raise _Twice(repeated)
+    return dict(pairs)
+
+
+def _connector(document: Document, file: Path, path: Place) -> Any:
+    """The properties of a Debezium connector's JSON: bare, or as it is posted, under ``config``."""
+    text, problem = read_text(file), ""
+    data: Any = None
+    try:
+        data = json.loads(text, object_pairs_hook=_once)
+    except _Twice as error:
+        problem = f"{error} is given twice"
+    except (json.JSONDecodeError, RecursionError) as error:
+        at = (
+            f" at line {error.lineno}, column {error.colno}"
+            if isinstance(error, json.JSONDecodeError)
+            else ""
+        )
+        problem = f"not valid JSON{at}"
+    if not problem and not isinstance(data, dict):
+        problem = "not a JSON object of properties"
+    if problem:
+        document.complain(path, f"{file.name}: {problem}")
+        return {}
+    if isinstance(data.get("config"), dict):
+        data = data["config"]
+    document.files[path] = file
+    document.lines.update({(*path, key): line for key, line in _json_lines(text) if key in data})
+    return {key: _located(value) for key, value in data.items()}
+
+
+def _json_lines(text: str) -> Iterator[tuple[str, int]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        for found in re.finditer(r'"((?:[^"\\]|\\.)*)"\s*:', line):
+            yield found[1], number
