@@ -58,7 +58,8 @@ class Column:
     """One column: ``type`` is what bronze and silver hold, ``source_type`` what the server calls it.
 
     ``id`` stays the same over renames and differs when a column is dropped and added again; the schema
-    history gives it out (0: not yet given).
+    history gives it out (0: not yet given). ``default`` is the server's expression, known only where the
+    catalog was asked: the log does not carry it.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Column:
     nullable: bool = True
     id: int = 0
     comment: str | None = None
+    default: str | None = field(default=None, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -76,6 +78,7 @@ class Column:
             "nullable": self.nullable,
             "id": self.id,
             "comment": self.comment,
+            "default": self.default,
         }
 
     @classmethod

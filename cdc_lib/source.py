@@ -77,11 +77,15 @@ class Chunk:
 
 @dataclass(frozen=True)
 class SnapshotSpec:
-    """Which tables to read in one consistent view, how wide and in pieces of about how many rows."""
+    """Which tables to read in one consistent view, in pieces of about how many rows, by how many threads.
+
+    ``keep``: streaming will go on from the view's position, so the source must keep the log from there.
+    """
 
     tables: Sequence[TableId]
     chunk_rows: int = 250_000
     threads: int = 2
+    keep: bool = True
 
 
 class SnapshotSession(ABC):
@@ -124,7 +128,7 @@ class LogReader(ABC):
     def read(self, after: Position, upto: Position) -> Iterator[LogEvent]:
         """Exactly the transactions with ``after`` < commit <= ``upto``, in commit order.
 
-        Bounded: ends with ``Progress(p)``; ``p`` is ``upto``, or less where the reader limits how much of
+        Ordinals start at 0 in each read. Bounded: ends with ``Progress(p)``; ``p`` is ``upto``, or less where the reader limits how much of
         the log it opens at once (the caller then reads on from there). The same range gives the same rows
         again as long as the source still has it. Closing the iterator early ends the read at the server.
         A table whose structure is not the one in ``schemas`` is announced by a SchemaChange first.
@@ -189,7 +193,7 @@ class Source(ABC):
     @abstractmethod
     def snapshot(self, spec: SnapshotSpec) -> SnapshotSession:
         """Open one consistent view of the tables. For a new pipeline its position is also where streaming
-        starts, and it creates the slot; later ones use a temporary slot."""
+        starts, and it creates the slot (unless ``spec.keep`` is off); later ones use a temporary slot."""
 
     @abstractmethod
     def log(self, tables: Sequence[TableId], schemas: Mapping[TableId, Table]) -> LogReader:

@@ -1,0 +1,120 @@
+"""Step 8 of the ladder: bring silver up to the committed watermark, several tables at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from cdc_lib import silver
+from cdc_lib.captured import Captured, CapturedTable
+from cdc_lib.config import Pipeline
+from cdc_lib.control import Control
+from cdc_lib.control.incidents import Incident
+from cdc_lib.control.tables import State
+from cdc_lib.delta import Lake
+from cdc_lib.faults import reach
+from cdc_lib.progress import Progress
+
+log = logging.getLogger("cdc_lib.applying")
+
+
+class Applier:
+    """Merges what bronze has and silver lacks. Knows in memory which tables have something pending."""
+
+    def __init__(self, lake: Lake, control: Control, pipeline: Pipeline, incarnation: str) -> None:
+        self._lake = lake
+        self._control = control
+        self._pipeline = pipeline
+        self._incarnation = incarnation
+        self._applied: dict[str, int] = {}
+        self._pending: dict[str, int] = {}
+        self._ready: set[str] = set()
+        self._lock = threading.Lock()
+
+    def load(self, committed: int) -> None:
+        """Find out at start what earlier runs left: batches above each table's applied one."""
+        self._applied = self._control.watermarks.applied()
+        for seal in self._control.batches.after(min(self._applied.values(), default=0)):
+            if seal.batch <= committed:
+                for table in seal.tables:
+                    if seal.batch > self._applied.get(table.table_id, 0):
+                        self.pending(table.table_id, seal.batch)
+
+    def pending(self, table_id: str, batch: int) -> None:
+        """A committed batch has rows of this table."""
+        self._pending[table_id] = max(batch, self._pending.get(table_id, 0))
+
+    def apply(self, captured: Captured, progress: Progress) -> dict[str, int]:
+        """Merge all pending tables; rows read from bronze by table name."""
+        work = [
+            (captured[table_id], batch)
+            for table_id, batch in sorted(self._pending.items())
+            if captured[table_id].state.state is not State.BRONZE_ONLY
+        ]
+        self._pending.clear()
+        if not work:
+            return {}
+        with ThreadPoolExecutor(self._pipeline.run.commit_threads, "cdc-silver") as pool:
+            rows = dict(pool.map(lambda item: self._one(*item, progress), work))
+        reach("silver.merged")
+        done = {entry.table_id: batch for entry, batch in work}
+        self._applied.update(done)
+        self._control.watermarks.commit_applied(done)
+        return rows
+
+    def _one(self, entry: CapturedTable, upto: int, progress: Progress) -> tuple[str, int]:
+        target = self._target(entry)
+        if entry.table_id not in self._ready:
+            silver.ensure(self._lake, target, self._incarnation)
+            self._ready.add(entry.table_id)
+        after = self._applied.get(entry.table_id, 0)
+        try:
+            outcome = silver.apply(self._lake, target, after=after, upto=upto, incarnation=self._incarnation)
+        except silver.KeylessUpdate as error:
+            self._stop_silver(entry, str(error), upto)
+            return str(entry.id), 0
+        progress.rows(str(entry.id), "silver", outcome.rows)
+        if outcome.unavailable and entry.state.state is not State.SNAPSHOT:
+            self._report_unavailable(entry, outcome.unavailable, upto)
+        reach("silver.merged.one")
+        return str(entry.id), outcome.rows
+
+    def refresh(self, table_id: str) -> None:
+        """The table's structure changed: look at its silver table again before the next merge."""
+        self._ready.discard(table_id)
+
+    def _target(self, entry: CapturedTable) -> silver.SilverTable:
+        assert entry.table is not None
+        return silver.SilverTable(
+            table=entry.table,
+            bronze=self._lake.ref("bronze", entry.state.bronze),
+            silver=self._lake.ref("silver", entry.state.silver),
+            table_id=entry.table_id,
+            delete=self._pipeline.rule(entry.id).delete,
+            since=dict(entry.since),
+        )
+
+    def _report_unavailable(self, entry: CapturedTable, rows: int, batch: int) -> None:
+        self._control.incidents.add(
+            Incident(
+                kind="value not known",
+                table_id=entry.table_id,
+                table=str(entry.id),
+                batch=batch,
+                message=f"{rows} rows have columns that neither the log nor silver carried; "
+                "they are listed in the column __unavailable",
+                remedy=f"cdc snapshot {entry.id}",
+            )
+        )
+
+    def _stop_silver(self, entry: CapturedTable, reason: str, batch: int) -> None:
+        remedy = f"give {entry.id} a primary key, or name one in message.key.columns"
+        with self._lock:
+            entry.state = replace(entry.state, state=State.BRONZE_ONLY, reason=reason, remedy=remedy)
+            self._control.tables.save([entry.state])
+        self._control.incidents.add(
+            Incident("table without a key", entry.table_id, str(entry.id), batch, reason, remedy)
+        )
+        log.warning("silver stopped table=%s reason=%s", entry.id, reason)

@@ -1,0 +1,190 @@
+"""Steps 5 to 7 of the batch ladder: seal, append to bronze, commit.
+
+Everything here can be repeated: the seal decides once what batch N is, each table's append carries N as its
+transaction version, and the watermark moves only forward. See DESIGN section 5 for the table of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pyarrow as pa
+
+from cdc_lib import bronze
+from cdc_lib.captured import Captured
+from cdc_lib.config import Pipeline
+from cdc_lib.control import Control
+from cdc_lib.control.batches import Seal, SealedTable
+from cdc_lib.control.leases import Lease
+from cdc_lib.control.watermarks import Kind, Watermark
+from cdc_lib.delta import Lake, TableRef, Txn
+from cdc_lib.errors import ResnapshotNeeded
+from cdc_lib.faults import reach
+from cdc_lib.position import Position
+from cdc_lib.reading import ReadBatch
+from cdc_lib.staging import StagedBatch, StagedTable
+
+
+class Ladder:
+    """Takes one staged batch from seal to commit, for the runner that holds ``lease``."""
+
+    def __init__(self, lake: Lake, control: Control, pipeline: Pipeline, lease: Lease, source_type: pa.DataType):
+        self.lake = lake
+        self.control = control
+        self.pipeline = pipeline
+        self.lease = lease
+        self.source_type = source_type
+        self.versions: dict[str, int] = {}
+        """Delta version of each bronze table after our last commit to it, by table id."""
+
+    def seal(self, batch: ReadBatch, configuration: str) -> Seal:
+        """Fix what batch N is. Its schema versions are written first: they count only if the seal stands.
+
+        :raises RetryLater: another runner sealed this batch.
+        """
+        self.control.schema_history.add(batch.versions)
+        seal = Seal(
+            batch=batch.number,
+            attempt=1,
+            runner=self.lease.runner,
+            incarnation=self.lease.incarnation,
+            after=batch.after.to_json(),
+            upto=batch.upto.to_json(),
+            tables=[_sealed(table) for table in batch.stage.tables.values()],
+            configuration=configuration,
+            staging=str(batch.stage.folder),
+            sealed_at=datetime.now(timezone.utc),
+        )
+        self.control.batches.seal(seal)
+        reach("sealed")
+        return seal
+
+    def take_over(self, seal: Seal, contents: StagedBatch) -> Seal:
+        """A new attempt at a batch that another runner, or this one before a kill, sealed."""
+        taken = replace(
+            seal,
+            attempt=seal.attempt + 1,
+            runner=self.lease.runner,
+            tables=[_sealed(table) for table in contents.tables],
+            sealed_at=datetime.now(timezone.utc),
+        )
+        self.control.batches.seal(taken)
+        return taken
+
+    def execute(self, seal: Seal, contents: StagedBatch, captured: Captured, upto: Position) -> Watermark:
+        """Append every table that has not got this batch yet, then commit."""
+        tables = contents.tables
+        with ThreadPoolExecutor(self.pipeline.run.commit_threads, "cdc-bronze") as pool:
+            commits = pool.map(lambda table: self._append(seal, table, captured), tables)
+            self.versions.update(zip((table.table_id for table in tables), commits, strict=True))
+        reach("bronze.appended")
+        self._note(seal, contents)
+        committed_us = max((table.committed_us or 0 for table in tables), default=0)
+        watermark = self.watermark(seal.batch, upto, "batch", _time(committed_us or None))
+        self.control.watermarks.commit(watermark, Txn(f"{seal.incarnation}/watermarks", seal.batch))
+        reach("committed")
+        return watermark
+
+    def _note(self, seal: Seal, contents: StagedBatch) -> None:
+        """What the batch means for the other control tables, before the commit that makes it final."""
+        txn = Txn(f"{seal.incarnation}/notes", seal.batch)
+        done = [(table.table_id, number) for table in contents.tables for number in table.chunks]
+        if done:
+            self.control.chunks.done(done, batch=seal.batch, txn=txn)
+        if contents.messages:
+            self.control.messages.add(contents.messages, batch=seal.batch, txn=txn)
+        if contents.changes:
+            self.control.schema_changes.add(contents.changes, batch=seal.batch, txn=txn)
+
+    def watermark(
+        self, batch: int, position: Position, kind: Kind, source_committed_at: datetime | None = None
+    ) -> Watermark:
+        """A row for the watermarks table that says where bronze stands now."""
+        return Watermark(
+            batch=batch,
+            position=position.to_json(),
+            sort_key=position.sort_key,
+            kind=kind,
+            source_committed_at=source_committed_at,
+            tables=dict(self.versions),
+            runner=self.lease.runner,
+            committed_at=datetime.now(timezone.utc),
+        )
+
+    def bronze(self, table_id: str, captured: Captured) -> TableRef:
+        return self.lake.ref("bronze", captured[table_id].state.bronze)
+
+    def _append(self, seal: Seal, staged: StagedTable, captured: Captured) -> int:
+        ref = self.bronze(staged.table_id, captured)
+        marks = bronze.Marks(self.pipeline.name, seal.incarnation, staged.table_id)
+        bronze.ensure(self.lake, ref, staged.table, self.source_type, marks)
+        if not staged.rows:
+            return self.lake.version(ref)
+        commit = bronze.find_commit(self.lake, ref, seal.incarnation, seal.batch)
+        if commit is None:
+            before = self.lake.version(ref)
+            bronze.append(
+                self.lake,
+                ref,
+                staged,
+                batch=seal.batch,
+                txn=Txn(f"{seal.incarnation}/{staged.table_id}", seal.batch),
+                metadata=_metadata(seal, staged),
+            )
+            commit = bronze.verify(self.lake, ref, seal.incarnation, seal.batch)
+            self.lake.sync(ref, before)
+        reach("bronze.appended.one")
+        return commit.version
+
+
+def compare_replay(seal: Seal, tables: Sequence[StagedTable]) -> None:
+    """A batch that was read again must hold exactly the rows that were sealed.
+
+    :raises ResnapshotNeeded: count or hash of a table's log rows differ.
+    """
+    again = {table.table_id: (table.log_rows, table.log_hash) for table in tables}
+    for sealed in seal.tables:
+        found = again.get(sealed.table_id, (0, ""))
+        if sealed.log_rows and found != (sealed.log_rows, sealed.log_hash):
+            raise ResnapshotNeeded(
+                f"batch {seal.batch} of {sealed.schema}.{sealed.name} cannot be repeated: "
+                f"{sealed.log_rows} rows were sealed, {found[0]} were read again, or their content differs",
+                why="the source's log for this range is not what it was",
+                remedy="find out what changed on the server (restore, failover); "
+                "then start a new pipeline name, which snapshots again",
+            )
+
+
+def _sealed(table: StagedTable) -> SealedTable:
+    return SealedTable(
+        table_id=table.table_id,
+        schema=table.table.id.schema,
+        name=table.table.id.name,
+        schema_version=table.table.version,
+        rows=table.rows,
+        log_rows=table.log_rows,
+        log_hash=table.log_hash,
+        partial=table.partial,
+        chunks=sorted(table.chunks),
+    )
+
+
+def _metadata(seal: Seal, staged: StagedTable) -> dict[str, Any]:
+    return {
+        "incarnation": seal.incarnation,
+        "batch": seal.batch,
+        "attempt": seal.attempt,
+        "after": seal.after,
+        "upto": seal.upto,
+        "tables": [table.table_id for table in seal.tables],
+        "chunks": sorted(staged.chunks),
+    }
+
+
+def _time(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else datetime.fromtimestamp(microseconds / 1e6, timezone.utc)
+

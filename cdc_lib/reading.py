@@ -1,0 +1,249 @@
+"""Step 4 of the ladder: read a source into staged batches, ahead of the thread that commits them.
+
+Batches end at transaction boundaries. Reading goes on in a thread of its own while the batch before is
+sealed and appended, at most one staged batch ahead.
+"""
+
+from __future__ import annotations
+
+import base64
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from typing_extensions import Self
+
+from cdc_lib.captured import Captured, Observed
+from cdc_lib.change import ChangeBatch, Message, Progress as LogProgress, SchemaChange, TransactionEnd
+from cdc_lib.config import Pipeline
+from cdc_lib.control.schema_history import SchemaVersion
+from cdc_lib.errors import Interrupted
+from cdc_lib.evolution import ColumnChange
+from cdc_lib.position import Position
+from cdc_lib.progress import Progress
+from cdc_lib.source import Chunk, SnapshotSession, Source
+from cdc_lib.staging import BatchStage, StagedChange, StagedMessage
+
+T = TypeVar("T")
+
+
+@dataclass
+class ReadBatch:
+    """A staged batch, not yet sealed: exactly the commits with ``after`` < commit <= ``upto``, and chunks."""
+
+    stage: BatchStage
+    after: Position
+    upto: Position
+    versions: list[SchemaVersion] = field(default_factory=list)
+    observed: list[Observed] = field(default_factory=list)
+    committed_us: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        return self.stage.contents().empty
+
+    @property
+    def number(self) -> int:
+        return self.stage.number
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What reading needs. ``captured`` is this reader's own copy: it runs ahead of the committed state."""
+
+    source: Source
+    pipeline: Pipeline
+    captured: Captured
+    folder: Path
+    progress: Progress
+    stop: threading.Event
+    batch_rows: float
+    """Rows from which on a batch is cut at the next commit; infinite when a sealed batch is read again."""
+
+    def stage(self, number: int) -> BatchStage:
+        skipped = self.pipeline.source["skipped.operations"]
+        return BatchStage(self.folder, number, skip=skipped)
+
+    def observe(self, batch: ReadBatch, change: SchemaChange | ChangeBatch) -> Observed:
+        """Number the structure a change has and note in the batch what is new about it."""
+        seen = self.captured.observe(change.table, batch.number)
+        if seen.version is not None:
+            batch.versions.append(seen.version)
+            batch.observed.append(seen)
+            batch.stage.touch(seen.entry.table_id, seen.table, evolved=True)
+            batch.stage.changes += [_staged_change(seen, change) for change in seen.changes]
+        return seen
+
+
+def log_batches(reading: Reading, after: Position, upto: Position, number: int) -> Iterator[ReadBatch]:
+    """The log range (after, upto] as staged batches numbered from ``number``; the last may be empty."""
+    tables = [entry.id for entry in reading.captured]
+    while after < upto and not reading.stop.is_set():
+        reader = reading.source.log(tables, reading.captured.structures())
+        for batch in _window(reading, reader.read(after, upto), after, number):
+            yield batch
+            after, number = batch.upto, batch.number + 1
+
+
+def _window(reading: Reading, events: Iterator[object], after: Position, number: int) -> Iterator[ReadBatch]:
+    batch = ReadBatch(reading.stage(number), after, after)
+    start = 0
+    try:
+        for event in events:
+            if isinstance(event, ChangeBatch):
+                _add_log(reading, batch, event, start)
+            elif isinstance(event, SchemaChange):
+                reading.observe(batch, event)
+            elif isinstance(event, Message):
+                batch.stage.messages.append(_staged_message(event))
+            elif isinstance(event, LogProgress):
+                batch.upto = event.position
+            elif isinstance(event, TransactionEnd):
+                batch.upto, batch.committed_us = event.position, event.committed_us or batch.committed_us
+                if batch.stage.rows >= reading.batch_rows or reading.stop.is_set():
+                    batch.stage.close()
+                    yield batch
+                    if reading.stop.is_set():
+                        return
+                    start = event.ordinal
+                    batch = ReadBatch(reading.stage(batch.number + 1), event.position, event.position)
+        batch.stage.close()
+        yield batch
+    except BaseException:
+        batch.stage.discard()
+        raise
+
+
+def _add_log(reading: Reading, batch: ReadBatch, change: ChangeBatch, start: int) -> None:
+    seen = reading.observe(batch, change)
+    batch.stage.add_log(seen.entry.table_id, ChangeBatch(seen.table, change.rows, change.partial), start)
+    reading.progress.rows(str(seen.entry.id), "log", change.rows.num_rows)
+
+
+def _staged_message(message: Message) -> StagedMessage:
+    content = base64.b64encode(message.content).decode("ascii")
+    key = message.position.sort_key
+    return StagedMessage(message.prefix, content, message.transactional, key, message.transaction_id)
+
+
+def _staged_change(seen: Observed, change: ColumnChange) -> StagedChange:
+    entry = seen.entry
+    return StagedChange(
+        entry.table_id, str(entry.id), seen.table.version, change.kind, change.column, change.detail
+    )
+
+
+def chunk_batches(
+    reading: Reading, session: SnapshotSession, chunks: Sequence[Chunk], number: int
+) -> Iterator[ReadBatch]:
+    """The chunks of one consistent view as staged batches at its position, read by several threads."""
+    groups = _grouped(chunks, reading.batch_rows)
+    with ThreadPoolExecutor(reading.pipeline.run.threads, "cdc-snapshot") as pool:
+        waiting: list[tuple[ReadBatch, list[Future[None]]]] = []
+        try:
+            for group in groups:
+                batch = ReadBatch(reading.stage(number), session.position, session.position)
+                number += 1
+                for chunk in group:
+                    reading.observe(batch, SchemaChange(None, session.table(chunk.table)))
+                futures = [pool.submit(_read_chunk, reading, session, batch, chunk) for chunk in group]
+                waiting.append((batch, futures))
+                if len(waiting) > 1:
+                    yield _finished(*waiting.pop(0))
+            while waiting:
+                yield _finished(*waiting.pop(0))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for batch, _ in waiting:
+                batch.stage.discard()
+            raise
+
+
+def _read_chunk(reading: Reading, session: SnapshotSession, batch: ReadBatch, chunk: Chunk) -> None:
+    entry = reading.captured[chunk.table]
+    assert entry.table is not None
+    lane = f"chunk-{chunk.number}"
+    for change in session.read(chunk):
+        batch.stage.add_chunk(entry.table_id, ChangeBatch(entry.table, change.rows, change.partial), lane)
+        reading.progress.rows(str(entry.id), "snapshot", change.rows.num_rows)
+        if reading.stop.is_set():
+            raise Interrupted(f"stopped while reading {entry.id}; this batch was not sealed")
+    staged = batch.stage.touch(entry.table_id, entry.table, evolved=False)
+    staged.chunks.append(chunk.number)
+
+
+def _finished(batch: ReadBatch, futures: list[Future[None]]) -> ReadBatch:
+    try:
+        for future in futures:
+            future.result()
+    except BaseException:
+        batch.stage.discard()
+        raise
+    batch.stage.close()
+    return batch
+
+
+def _grouped(chunks: Sequence[Chunk], rows: float) -> Iterator[list[Chunk]]:
+    group: list[Chunk] = []
+    planned = 0.0
+    for chunk in chunks:
+        group.append(chunk)
+        planned += chunk.rows or rows
+        if planned >= rows:
+            yield group
+            group, planned = [], 0.0
+    if group:
+        yield group
+
+
+class ReadAhead(Generic[T]):
+    """Runs an iterator in a thread, at most one item ahead of the consumer; errors come out in order."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
+        self._queue: queue.Queue[tuple[bool, T | BaseException | None]] = queue.Queue(maxsize=1)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._produce, name="cdc-read", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        while self._thread.is_alive():
+            try:
+                self._queue.get(timeout=0.05)
+            except queue.Empty:
+                continue
+        self._thread.join()
+
+    def __iter__(self) -> Iterator[T]:
+        while True:
+            more, item = self._queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if not more:
+                return
+            yield item  # type: ignore[misc]
+
+    def _produce(self) -> None:
+        try:
+            for item in self._items:
+                self._queue.put((True, item))
+                if self._closed.is_set():
+                    break
+            self._queue.put((False, None))
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer's thread, which raises it
+            self._queue.put((False, error))
+        finally:
+            close = getattr(self._items, "close", None)
+            if close is not None:
+                close()

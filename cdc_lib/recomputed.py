@@ -1,0 +1,49 @@
+"""Structure changes that gave existing rows new values without any row event.
+
+A column added with a default has that default in every old row, and the log says nothing of it; a column
+that was dropped and added again has lost its old values. Such a table is read again; until then the
+incident says so.
+"""
+
+from __future__ import annotations
+
+from cdc_lib.control import Control
+from cdc_lib.control.incidents import Incident
+from cdc_lib.reading import Observed, ReadBatch
+from cdc_lib.schema import Table, TableId
+from cdc_lib.source import Source
+
+
+def report_recomputed(control: Control, batch: ReadBatch, source: Source) -> list[TableId]:
+    """Write an incident for each table whose old rows changed with its structure; the tables to read again."""
+    affected = []
+    for seen in batch.observed:
+        added = {change.column for change in seen.changes if change.kind == "added"}
+        if not added:
+            continue
+        columns = {change.column for change in seen.changes if change.kind == "readded"}
+        columns |= added & _with_default(source, seen.entry.id)
+        if columns:
+            control.incidents.add(_incident(seen, columns, batch.number))
+            affected.append(seen.entry.id)
+    return affected
+
+
+def _with_default(source: Source, table: TableId) -> set[str]:
+    if table not in source.tables():
+        return set()
+    now: Table = source.describe(table)
+    return {column.name for column in now.columns if column.default is not None}
+
+
+def _incident(seen: Observed, columns: set[str], batch: int) -> Incident:
+    names = ", ".join(sorted(columns))
+    return Incident(
+        kind="rows recomputed",
+        table_id=seen.entry.table_id,
+        table=str(seen.entry.id),
+        batch=batch,
+        message=f"column {names} was added with a default, or added again: "
+        "old rows have values that the log did not carry",
+        remedy="nothing: the table is read again by this run",
+    )

@@ -1,0 +1,165 @@
+"""Step 1 of the ladder: what stands, what is half done, and whether anybody else wrote to our tables.
+
+Checks come before anything is written and long before anything is released.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from cdc_lib import bronze, staging
+from cdc_lib.captured import Captured
+from cdc_lib.config import Pipeline
+from cdc_lib.control import Control
+from cdc_lib.control.batches import Seal
+from cdc_lib.control.watermarks import Watermark
+from cdc_lib.errors import FixConfiguration, ResnapshotNeeded
+from cdc_lib.ladder import Ladder, compare_replay
+from cdc_lib.position import Position
+from cdc_lib.reading import Reading, log_batches
+from cdc_lib.staging import StagedBatch, StagedTable
+
+log = logging.getLogger("cdc_lib.recovery")
+
+
+@dataclass
+class Standing:
+    """Where a pipeline stands: everything up to ``position`` is in bronze, in batches up to ``batch``.
+
+    ``durable`` is the position of the last watermark; ``position`` runs ahead of it over log without
+    captured changes. Both are None before the first start.
+    """
+
+    captured: Captured
+    batch: int = 0
+    position: Position | None = None
+    durable: Position | None = None
+    committed_at: datetime | None = None
+
+    def stand_at(self, watermark: Watermark, positions: type[Position]) -> None:
+        """A watermark was committed, or read back."""
+        self.batch = watermark.batch
+        self.position = self.durable = positions.from_json(watermark.position)
+        self.committed_at = watermark.committed_at
+
+    def age(self) -> float:
+        """Seconds since the last watermark."""
+        if self.committed_at is None:
+            return float("inf")
+        return (datetime.now(timezone.utc) - self.committed_at).total_seconds()
+
+
+def load(control: Control, positions: type[Position]) -> tuple[Standing, Watermark | None, Seal | None]:
+    """Read the committed state, and the batch that was sealed after it, if any."""
+    watermark = control.watermarks.latest()
+    standing = Standing(Captured.load(control, sealed=watermark.batch if watermark else 0))
+    if watermark is not None:
+        standing.stand_at(watermark, positions)
+    return standing, watermark, control.batches.unfinished(standing.batch)
+
+
+def refuse_foreign_writes(ladder: Ladder, captured: Captured, watermark: Watermark, accept: Collection[str]) -> None:
+    """Compare each bronze table with the version we remember of it.
+
+    :param accept: ids of tables that are about to be snapshotted again, whose past no longer matters.
+    :raises ResnapshotNeeded: somebody wrote to, restored or replaced a bronze table.
+    """
+    for table_id, version in watermark.tables.items():
+        ladder.versions[table_id] = version
+        if table_id in accept:
+            continue
+        ref = ladder.bronze(table_id, captured)
+        foreign = bronze.foreign_commits(ladder.lake, ref, version, ladder.lease.incarnation)
+        if foreign:
+            name = captured[table_id].id
+            raise ResnapshotNeeded(
+                f"bronze of {name} was changed by somebody else ({foreign[0].operation}, "
+                f"version {foreign[0].version})",
+                why="captured changes may be missing from it; nothing was written or released",
+                remedy=f"undo it (RESTORE TABLE {ref.sql} TO VERSION AS OF {version}), "
+                f"or take the table again: cdc snapshot {name}",
+            )
+
+
+def refuse_other_incarnation(ladder: Ladder, captured: Captured) -> None:
+    """A new pipeline must not append to the bronze tables of an earlier one.
+
+    :raises FixConfiguration: a bronze table exists that carries another incarnation's id.
+    """
+    for entry in captured:
+        ref = ladder.bronze(entry.table_id, captured)
+        if not ladder.lake.exists(ref):
+            continue
+        found = ladder.lake.properties(ref).get("cdc.incarnation")
+        if found != ladder.lease.incarnation:
+            raise FixConfiguration(
+                f"bronze table {ref.sql} belongs to another incarnation of this pipeline ({found})",
+                why="its control tables were lost or moved, or two pipelines share a target; "
+                "appending would mix two histories",
+                remedy="put the control tables back, choose another target, or drop the old tables",
+            )
+
+
+class Unfinished:
+    """Executes a batch that was sealed but not committed."""
+
+    def __init__(self, ladder: Ladder, control: Control, pipeline: Pipeline) -> None:
+        self._ladder = ladder
+        self._control = control
+        self._pipeline = pipeline
+
+    def finish(self, seal: Seal, standing: Standing, reading: Reading) -> Watermark:
+        """Append and commit exactly what was sealed, from its staging if whole, else from the log."""
+        assert standing.position is not None
+        upto = type(standing.position).from_json(seal.upto)
+        contents = staging.load_whole(self._pipeline.staging, seal.batch)
+        if contents is None:
+            log.info("staging is not whole, reading the log again batch=%d", seal.batch)
+            contents = self._read_again(seal, standing, upto, reading)
+        for version in self._control.schema_history.of_batch(seal.batch):
+            standing.captured[version.table_id].adopt(version.table)
+        taken = self._ladder.take_over(seal, contents)
+        return self._ladder.execute(taken, contents, standing.captured, upto)
+
+    def _read_again(
+        self, seal: Seal, standing: Standing, upto: Position, reading: Reading
+    ) -> StagedBatch:
+        if seal.configuration != self._pipeline.fingerprint():
+            raise FixConfiguration(
+                f"batch {seal.batch} was sealed under another configuration and must be read again",
+                why="the pipeline file changed between the interruption and this start",
+                remedy="run once with the earlier file, then change it",
+            )
+        assert standing.position is not None
+        found = StagedBatch()
+        for batch in log_batches(reading, standing.position, upto, seal.batch):
+            found = batch.stage.contents()
+        compare_replay(seal, found.tables)
+        # Chunk rows went with the staging. A table that already has them in bronze keeps them; the others
+        # drop out of the batch, and their chunks are read anew.
+        tables = {table.table_id: table for table in found.tables} | self._appended(seal, standing)
+        return StagedBatch(list(tables.values()), found.messages, found.changes)
+
+    def _appended(self, seal: Seal, standing: Standing) -> dict[str, StagedTable]:
+        """The sealed tables whose bronze has the batch, as they were sealed."""
+        structures = {version.table_id: version.table for version in self._control.schema_history.of_batch(seal.batch)}
+        appended = {}
+        for table in seal.tables:
+            entry = standing.captured[table.table_id]
+            ref = self._ladder.bronze(table.table_id, standing.captured)
+            if bronze.find_commit(self._ladder.lake, ref, seal.incarnation, seal.batch):
+                structure = structures.get(table.table_id) or entry.table
+                assert structure is not None
+                appended[table.table_id] = StagedTable(
+                    table.table_id,
+                    structure,
+                    rows=table.rows,
+                    log_rows=table.log_rows,
+                    log_hash=table.log_hash,
+                    partial=table.partial,
+                    chunks=list(table.chunks),
+                )
+        return appended

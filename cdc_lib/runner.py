@@ -1,0 +1,169 @@
+"""What ``cdc run``, ``capture``, ``apply`` and ``snapshot`` do: own the pipeline, climb the ladder, report.
+
+The steps themselves, and the order that makes every change arrive exactly once, are in ``capture``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from types import TracebackType
+
+from typing_extensions import Self
+
+from cdc_lib.capture import Capture, Context
+from cdc_lib.config import Pipeline
+from cdc_lib.control import Control
+from cdc_lib.control.runs import Run
+from cdc_lib.delta import Lake
+from cdc_lib.errors import CdcError, FixConfiguration, Interrupted
+from cdc_lib.faults import reach
+from cdc_lib.metrics import Metrics
+from cdc_lib.owner import Owner
+from cdc_lib.progress import Progress
+from cdc_lib.schema import TableId
+from cdc_lib.source import open_source
+
+log = logging.getLogger("cdc_lib.runner")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run did; ``metrics`` as in ``control.runs``."""
+
+    run_id: str
+    outcome: str
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Runner:
+    """Runs one pipeline; a context manager.
+
+    :param stop: set from outside (a signal handler) to end after the batch that is under way.
+
+    All verbs raise the classes of ``cdc_lib.errors``.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        progress: Progress | None = None,
+        stop: threading.Event | None = None,
+        lake: Lake | None = None,
+    ) -> None:
+        lake = lake or Lake(pipeline.target)
+        self._context = Context(
+            pipeline,
+            lake,
+            Control(lake, pipeline.name),
+            progress or Progress(),
+            Metrics(),
+            stop or threading.Event(),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._context.progress.close()
+
+    def run(self, *, continuous: bool = False) -> RunResult:
+        """Snapshot, capture and apply until caught up; ``continuous`` goes on until stopped."""
+        return self._reported("run", lambda: self._capture(silver=True, continuous=continuous))
+
+    def capture(self) -> RunResult:
+        """Snapshot and log into bronze; silver is left alone."""
+        return self._reported("capture", lambda: self._capture(silver=False))
+
+    def snapshot(self, tables: Sequence[str]) -> RunResult:
+        """Take tables again in one consistent view, the log first exactly up to it, and go on.
+
+        :param tables: source names, ``schema.table``.
+        """
+        wanted = [_table_id(name) for name in tables]
+        return self._reported("snapshot", lambda: self._capture(silver=True, retake=wanted))
+
+    def apply(self) -> RunResult:
+        """Bring silver up to what bronze has; the source is not connected."""
+        return self._reported("apply", self._apply)
+
+    def _capture(self, *, silver: bool, continuous: bool = False, retake: Sequence[TableId] = ()) -> None:
+        pipeline = self._context.pipeline
+        self._context.control.create()
+        owner = Owner(self._context.control, pipeline.run.lease_seconds)
+        with open_source(pipeline.source) as source, owner:
+            capture = Capture(self._context, source, owner, silver=silver)
+            capture.recover(retake)
+            capture.begin(retake)
+            capture.to_end()
+            while continuous:
+                capture.next_round()
+                capture.to_end()
+
+    def _apply(self) -> None:
+        self._context.control.create()
+        source = open_source(self._context.pipeline.source)
+        with Owner(self._context.control, self._context.pipeline.run.lease_seconds) as owner:
+            Capture(self._context, source, owner, silver=True).apply_committed()
+
+    def _reported(self, verb: str, work: Callable[[], None]) -> RunResult:
+        """The one boundary: whatever ends a run is written to ``control.runs`` before it goes on up."""
+        run_id, started = uuid.uuid4().hex, datetime.now(timezone.utc)
+        clock = time.monotonic()
+        outcome, error = "done", None
+        try:
+            work()
+        except Interrupted as interrupted:
+            outcome, error = "interrupted", interrupted
+            raise
+        except BaseException as failure:
+            outcome, error = "failed", failure
+            raise
+        finally:
+            self._context.metrics.set("seconds", time.monotonic() - clock)
+            self._report(_row(run_id, verb, started, outcome, error, self._context.metrics))
+        return RunResult(run_id, outcome, self._context.metrics.as_dict())
+
+    def _report(self, run: Run) -> None:
+        try:
+            self._context.control.runs.add(run)
+        except CdcError as error:
+            log.error("the run could not be reported run=%s reason=%s", run.run_id, error.what)
+        reach("reported")
+
+
+def _row(
+    run_id: str,
+    verb: str,
+    started: datetime,
+    outcome: str,
+    error: BaseException | None,
+    metrics: Metrics,
+) -> Run:
+    # A foreign exception's text may repeat a connection string or a row: only its class is kept.
+    known = isinstance(error, CdcError)
+    return Run(
+        run_id=run_id,
+        verb=verb,
+        started_at=started,
+        ended_at=datetime.now(timezone.utc),
+        outcome=outcome,
+        error="" if error is None else (str(error.what) if known else type(error).__name__),  # type: ignore[attr-defined]
+        remedy=error.remedy if isinstance(error, CdcError) else "",
+        metrics=metrics.as_dict(),
+    )
+
+
+def _table_id(name: str) -> TableId:
+    try:
+        return TableId.parse(name)
+    except ValueError as error:
+        raise FixConfiguration(str(error), remedy="name tables as schema.table") from None

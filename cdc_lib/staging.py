@@ -1,0 +1,270 @@
+"""Rows on their way from a source to bronze: Arrow IPC files, one batch at a time.
+
+A batch is read and written here before it is sealed, so that memory follows the decoded chunk and never
+the transaction or the batch. The files of a sealed batch are the cheapest way to execute it again after a
+kill; if they are not whole, the log is read again. They are deleted after the commit.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdc_lib.change import ChangeBatch
+from cdc_lib.fingerprint import RowHash
+from cdc_lib.schema import Table
+
+SPLIT_ROWS = 65_536
+"""Rows of a table from which on its log rows go to two files, so that two Spark tasks share the append."""
+MAX_ORDINAL = (1 << 32) - 1
+_MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One staged file: rows of one table under one schema version."""
+
+    path: str
+    rows: int
+    bytes: int
+    version: int
+
+
+@dataclass
+class StagedTable:
+    """What a batch holds of one table. ``table`` is the newest structure any of its rows has."""
+
+    table_id: str
+    table: Table
+    parts: list[Part] = field(default_factory=list)
+    rows: int = 0
+    log_rows: int = 0
+    log_hash: str = ""
+    partial: bool = False
+    evolved: bool = False
+    chunks: list[int] = field(default_factory=list)
+    committed_us: int | None = None
+
+
+@dataclass(frozen=True)
+class StagedMessage:
+    """An application's message in the log, until it stands in ``control.messages``."""
+
+    prefix: str
+    content: str
+    """Base64: the bytes may be anything."""
+    transactional: bool
+    sort_key: str
+    transaction_id: int | None
+
+
+@dataclass(frozen=True)
+class StagedChange:
+    """A change of a table's structure, until it stands in ``control.schema_changes``."""
+
+    table_id: str
+    table: str
+    version: int
+    kind: str
+    column: str
+    detail: str
+
+
+@dataclass
+class StagedBatch:
+    """All a batch holds: what is sealed, and what is executed again after a kill."""
+
+    tables: list[StagedTable] = field(default_factory=list)
+    messages: list[StagedMessage] = field(default_factory=list)
+    changes: list[StagedChange] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.tables or self.messages or self.changes)
+
+
+class _Writer:
+    """The open file of one table, version and lane."""
+
+    def __init__(self, path: Path, schema: pa.Schema, version: int) -> None:
+        self.path = path
+        self.version = version
+        self.rows = 0
+        self._file = pa.OSFile(str(path), "wb")
+        self._stream = pa.ipc.new_stream(self._file, schema)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._stream.write_batch(rows)
+        self.rows += rows.num_rows
+
+    def close(self) -> Part:
+        self._stream.close()
+        self._file.close()
+        return Part(str(self.path), self.rows, self.path.stat().st_size, self.version)
+
+
+class BatchStage:
+    """The staging of batch ``number`` in ``folder``; safe to fill from several threads.
+
+    :param skip: operations that are left out (``skipped.operations``); their ordinals stay used.
+    """
+
+    def __init__(self, folder: Path, number: int, skip: Collection[str] = ()) -> None:
+        self.folder = folder / f"{number:012d}"
+        self.number = number
+        self.tables: dict[str, StagedTable] = {}
+        self.messages: list[StagedMessage] = []
+        self.changes: list[StagedChange] = []
+        self.rows = 0
+        self._skip = pa.array(sorted(skip), pa.string()) if skip else None
+        self._writers: dict[tuple[str, int, str], _Writer] = {}
+        self._hashes: dict[str, RowHash] = {}
+        self._next_ordinal = 0
+        self._lock = threading.Lock()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+
+    def touch(self, table_id: str, table: Table, *, evolved: bool) -> StagedTable:
+        """Note the newest structure of a table in this batch."""
+        with self._lock:
+            staged = self.tables.get(table_id)
+            if staged is None:
+                staged = self.tables[table_id] = StagedTable(table_id, table)
+            staged.table = table
+            staged.evolved = staged.evolved or evolved
+            return staged
+
+    def add_chunk(self, table_id: str, batch: ChangeBatch, lane: str) -> None:
+        """Rows that a snapshot read; each ``lane`` (a chunk) has its own file."""
+        staged = self.touch(table_id, batch.table, evolved=False)
+        with self._lock:
+            base = self._next_ordinal
+            self._next_ordinal += batch.rows.num_rows
+        rows = _rebase(batch.rows, base)
+        with self._lock:
+            writer = self._writer(table_id, batch, lane)
+        writer.write(rows)
+        with self._lock:
+            staged.rows += rows.num_rows
+            self.rows += rows.num_rows
+
+    def add_log(self, table_id: str, batch: ChangeBatch, start: int) -> None:
+        """Rows from the log; ``start`` is the reader's ordinal at which this batch begins."""
+        staged = self.touch(table_id, batch.table, evolved=False)
+        first = batch.rows.column("ordinal")[0].as_py() if batch.rows.num_rows else start
+        rows = _rebase(batch.rows, first - start)
+        if self._skip is not None:
+            rows = rows.filter(pc.invert(pc.is_in(rows.column("op"), value_set=self._skip)))
+        if not rows.num_rows:
+            return
+        self._hashes.setdefault(table_id, RowHash()).update(rows)
+        lane = "log-1" if staged.rows >= SPLIT_ROWS and (staged.rows // 32_768) % 2 else "log-0"
+        self._writer(table_id, batch, lane).write(rows)
+        staged.rows += rows.num_rows
+        staged.log_rows += rows.num_rows
+        staged.partial = staged.partial or batch.partial
+        self.rows += rows.num_rows
+
+    def close(self) -> None:
+        """Finish all files and write the manifest; tables with nothing new drop out."""
+        for (table_id, _, _), writer in self._writers.items():
+            self.tables[table_id].parts.append(writer.close())
+        self._writers.clear()
+        for table_id, digest in self._hashes.items():
+            self.tables[table_id].log_hash = digest.hexdigest()
+        self.tables = {key: table for key, table in self.tables.items() if table.rows or table.evolved or table.chunks}
+        manifest = {
+            "boot": boot_id(),
+            "tables": [_to_dict(table) for table in self.tables.values()],
+            "messages": [asdict(message) for message in self.messages],
+            "changes": [asdict(change) for change in self.changes],
+        }
+        (self.folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+
+    def contents(self) -> StagedBatch:
+        """What is in it, once closed."""
+        return StagedBatch(list(self.tables.values()), self.messages, self.changes)
+
+    def discard(self) -> None:
+        """Delete the files; idempotent."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _writer(self, table_id: str, batch: ChangeBatch, lane: str) -> _Writer:
+        key = (table_id, batch.table.version, lane)
+        writer = self._writers.get(key)
+        if writer is None:
+            path = self.folder / f"{table_id}-{batch.table.version}-{lane}.arrow"
+            writer = self._writers[key] = _Writer(path, batch.rows.schema, batch.table.version)
+        return writer
+
+
+def load_whole(folder: Path, number: int) -> StagedBatch | None:
+    """The contents of a sealed batch, or None if any file is missing, cut short, or from before the
+    last boot of this machine (it may then have lost what was never flushed to disk)."""
+    try:
+        manifest = json.loads((folder / f"{number:012d}" / _MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    if manifest["boot"] != boot_id():
+        return None
+    tables = [_from_dict(data) for data in manifest["tables"]]
+    if not all(_is_whole(part) for table in tables for part in table.parts):
+        return None
+    messages = [StagedMessage(**message) for message in manifest["messages"]]
+    return StagedBatch(tables, messages, [StagedChange(**change) for change in manifest["changes"]])
+
+
+def clear(folder: Path, keep: Iterable[int] = ()) -> None:
+    """Delete the staging of all batches but ``keep``."""
+    kept = {f"{number:012d}" for number in keep}
+    if folder.is_dir():
+        for child in folder.iterdir():
+            if child.name not in kept:
+                shutil.rmtree(child, ignore_errors=True)
+
+
+def boot_id() -> str:
+    """What changes whenever this machine starts anew; constant where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"
+
+
+def _rebase(rows: pa.RecordBatch, base: int) -> pa.RecordBatch:
+    """Move the batch's first ordinal to ``base``."""
+    index = rows.schema.get_field_index("ordinal")
+    ordinals = rows.column(index)
+    if not rows.num_rows:
+        return rows
+    moved = pc.add(ordinals, base - ordinals[0].as_py())
+    if moved[-1].as_py() > MAX_ORDINAL:
+        raise OverflowError(f"more than {MAX_ORDINAL:,} rows in one batch")
+    return rows.set_column(index, rows.schema.field(index), moved)
+
+
+def _is_whole(part: Part) -> bool:
+    try:
+        return Path(part.path).stat().st_size == part.bytes
+    except OSError:
+        return False
+
+
+def _to_dict(table: StagedTable) -> dict[str, Any]:
+    return {**vars(table), "table": table.table.to_json(), "parts": [asdict(part) for part in table.parts]}
+
+
+def _from_dict(data: dict[str, Any]) -> StagedTable:
+    parts = [Part(**part) for part in data["parts"]]
+    return StagedTable(**{**data, "table": Table.from_json(data["table"]), "parts": parts})
