@@ -1,4 +1,4 @@
-"""How commands show things: tables and findings for people, JSON for programs, errors once on standard error."""
+"""How commands show things: tables and findings for people, JSON for programs, errors once."""
 
 from __future__ import annotations
 

@@ -1,0 +1,254 @@
+"""The verbs. Each reads the pipeline file, calls one thing of the package and shows what came of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+from typer.main import get_command
+
+from cdc_lib import __version__
+from cdc_lib.cli import logs, output, selection
+from cdc_lib.cli.stopping import run_stoppable
+from cdc_lib.config import Pipeline, load
+from cdc_lib.errors import CdcError, FixConfiguration
+from cdc_lib.java import ensure_java
+from cdc_lib.progress import for_console
+
+if TYPE_CHECKING:
+    from cdc_lib.runner import Runner, RunResult
+
+app = typer.Typer(
+    name="cdc",
+    help="Change data capture from databases into Delta Lake.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _debug(value: bool) -> bool:
+    logs.configure(terminal=output.stderr().is_terminal, debug=value)
+    return value
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"cdc-lib {__version__}")
+        raise typer.Exit
+
+
+# Optional[str] and not str | None: typer reads these at run time, also on Python 3.10.
+Name = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(
+        metavar="[PIPELINE]",
+        help="Pipeline file, or a name under pipelines/; may be left out if there is only one.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Log everything, and tracebacks.", callback=_debug)]
+
+
+@app.callback()
+def cdc(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Change data capture from databases into Delta Lake, on PySpark, without Kafka."""
+
+
+@app.command()
+def check(pipeline: Name = None, json: Json = False, debug: Debug = False) -> None:
+    """Connect and say what is missing, each finding with its remedy; writes nothing."""
+    from cdc_lib.checking import check_pipeline, worst
+
+    loaded = _load(selection.select(pipeline))
+    findings = run_stoppable(lambda _: check_pipeline(loaded), patient=False)
+    if json:
+        output.show_json([vars(finding) for finding in findings])
+    else:
+        output.show_findings(findings)
+    raise typer.Exit(1 if worst(findings) == "error" else 0)
+
+
+@app.command()
+def run(
+    pipeline: Name = None,
+    continuous: Annotated[bool, typer.Option("--continuous", help="Go on until stopped.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Snapshot what has none yet, capture changes, apply them to silver, until caught up."""
+    _run(selection.select(pipeline), lambda runner: runner.run(continuous=continuous))
+
+
+@app.command()
+def capture(pipeline: Name = None, debug: Debug = False) -> None:
+    """The first half of run: from the database into bronze."""
+    _run(selection.select(pipeline), lambda runner: runner.capture())
+
+
+@app.command()
+def apply(pipeline: Name = None, debug: Debug = False) -> None:
+    """The second half of run: from bronze into silver."""
+    _run(selection.select(pipeline), lambda runner: runner.apply())
+
+
+@app.command()
+def snapshot(
+    words: Annotated[list[str], typer.Argument(metavar="[PIPELINE] TABLE...", show_default=False)],
+    debug: Debug = False,
+) -> None:
+    """Take tables again, in one consistent view: cdc snapshot public.orders public.customers."""
+    path, tables = selection.split(words)
+    if not tables:
+        raise FixConfiguration(
+            "no table to snapshot", remedy="name one or more as schema.table; cdc tables lists them"
+        )
+    _run(path, lambda runner: runner.snapshot(tables))
+
+
+@app.command()
+def status(pipeline: Name = None, json: Json = False, debug: Debug = False) -> None:
+    """State, lag, last batch and last error, by table; starts no Spark for tables at a path."""
+    from cdc_lib.cli.reports import show_status
+    from cdc_lib.status import read_status
+
+    loaded = [_load(path) for path in _one_or_all(pipeline)]
+    found = run_stoppable(lambda _: [read_status(one) for one in loaded], patient=False)
+    if json:
+        output.show_json([one.to_dict() for one in found])
+        return
+    for one in found:
+        show_status(one)
+
+
+@app.command()
+def tables(pipeline: Name = None, json: Json = False, debug: Debug = False) -> None:
+    """The captured tables: keys, states, and where they are in bronze and silver."""
+    from cdc_lib.cli.reports import show_tables
+    from cdc_lib.status import read_tables
+
+    loaded = _load(selection.select(pipeline))
+    found = run_stoppable(lambda _: read_tables(loaded), patient=False)
+    if json:
+        output.show_json([one.to_dict() for one in found])
+    else:
+        show_tables(found)
+
+
+@app.command()
+def sql(
+    words: Annotated[list[str], typer.Argument(metavar="[PIPELINE] QUERY", show_default=False)],
+    rows: Annotated[int, typer.Option(help="Show at most so many rows.", min=1)] = 1000,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Run one SQL statement over the schemas bronze, silver and control: cdc sql "select * from silver.x"."""
+    from cdc_lib.cli.query import query
+
+    path, rest = selection.split(words)
+    if len(rest) != 1:
+        raise FixConfiguration(
+            f"expected one SQL statement, got {len(rest)} words",
+            remedy='quote the statement: cdc sql "select count(*) from silver.public_orders"',
+        )
+    loaded = _load(path)
+    _need_java()
+    answer = run_stoppable(lambda _: query(loaded, rest[0], limit=rows), patient=False)
+    if json:
+        output.show_json(answer.to_dicts())
+    elif answer.columns:
+        output.show_table(answer.columns, answer.rows)
+        if answer.more:
+            output.stderr().print(f"the first {rows} rows; --rows shows more")
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the demo keeps its server and its tables.")] = Path(
+        "demo"
+    ),
+    seconds: Annotated[
+        int, typer.Option(help="How long to capture while the shop is written to.", min=1)
+    ] = 30,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the database up afterwards, until Ctrl-C.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Capture a small shop database while it is written to, and compare silver with it row by row."""
+    from cdc_lib.demo import run_demo
+
+    _need_java()
+    same = run_stoppable(lambda stop: run_demo(folder, seconds=seconds, keep=keep, stop=stop))
+    raise typer.Exit(0 if same else 1)
+
+
+def main() -> None:
+    """Entry point of ``cdc``: the exit code says what to do next (0 nothing; see ``errors.py``)."""
+    sys.excepthook = _unexpected
+    try:
+        get_command(app)()
+    except CdcError as error:
+        output.show_error(error, debug=_debugging())
+        sys.exit(error.exit_code)
+
+
+def _run(path: Path, verb: Callable[[Runner], RunResult]) -> None:
+    from cdc_lib.cli.reports import show_result
+    from cdc_lib.runner import Runner
+
+    loaded = _load(path)
+    _need_java()
+    console = output.stderr()
+
+    def work(stop: threading.Event) -> RunResult:
+        with for_console(console) as progress, Runner(loaded, progress=progress, stop=stop) as runner:
+            return verb(runner)
+
+    show_result(run_stoppable(work))
+
+
+def _load(path: Path) -> Pipeline:
+    pipeline = load(path)
+    logs.name_pipeline(pipeline.name)
+    return pipeline
+
+
+def _one_or_all(pipeline: str | None) -> list[Path]:
+    """Reading the state of all pipelines needs no choice between them."""
+    if pipeline is None and len(found := selection.available()) > 1:
+        return found
+    return [selection.select(pipeline)]
+
+
+def _need_java() -> None:
+    """Where Spark is somebody else's, its Java is too."""
+    if not {"DATABRICKS_RUNTIME_VERSION", "CDC_SPARK_REMOTE"} & os.environ.keys():
+        ensure_java()
+
+
+def _debugging() -> bool:
+    return logging.getLogger("cdc_lib").isEnabledFor(logging.DEBUG)
+
+
+def _unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if _debugging():
+        sys.__excepthook__(kind, error, trace)
+        return
+    defect = CdcError(
+        f"unexpected {kind.__name__}",
+        why=str(error).strip() or "no reason given",
+        remedy="this is a defect of cdc-lib: run the command again with --debug and report what it prints",
+    )
+    output.show_error(defect, debug=False)
