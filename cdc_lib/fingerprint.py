@@ -37,13 +37,12 @@ class RowHash:
         self._validity(path, array)
         if array.null_count == len(array):
             return
-        if pa.types.is_struct(array.type):
-            # flatten() hands the parent's NULLs down, so that hidden child values do not count.
-            for field, child in zip(array.type, array.flatten(), strict=True):
-                self._column(f"{path}.{field.name}", child)
-            return
+        # Only valid slots go on: what lies under a NULL is arbitrary, and depends on the cut.
         valid = array.drop_null() if array.null_count else array
-        if pa.types.is_map(array.type) or pa.types.is_list(array.type):
+        if pa.types.is_struct(array.type):
+            for field, child in zip(array.type, valid.flatten(), strict=True):
+                self._column(f"{path}.{field.name}", child)
+        elif pa.types.is_map(array.type) or pa.types.is_list(array.type):
             self._list(path, valid)
         elif pa.types.is_string(array.type) or pa.types.is_binary(array.type):
             self._text(path, valid)
