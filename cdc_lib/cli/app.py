@@ -248,7 +248,8 @@ def _unexpected(kind: type[BaseException], error: BaseException, trace: Tracebac
         return
     defect = CdcError(
         f"unexpected {kind.__name__}",
-        why=str(error).strip() or "no reason given",
+        # Its text may repeat a row or a connection string, and job logs are read by many.
+        why="no class of ours describes it, so its message is not shown here",
         remedy="this is a defect of cdc-lib: run the command again with --debug and report what it prints",
     )
     output.show_error(defect, debug=False)
