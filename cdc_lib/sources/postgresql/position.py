@@ -25,7 +25,7 @@ _HEX_PAIRS = np.stack([_HEX[np.arange(256) >> 4], _HEX[np.arange(256) & 15]], ax
 
 @dataclass(frozen=True, eq=False)
 class PostgresPosition(Position):
-    """Everything that ends at or before ``lsn`` has been emitted; the slot itself remembers where to resume."""
+    """Everything that ends at or before ``lsn`` has been emitted; the slot remembers where to resume."""
 
     system: str
     timeline: int

@@ -59,7 +59,7 @@ class TypeCatalog:
 
 @dataclass(frozen=True)
 class Handling:
-    """The user's representations, Debezium's ``*.mode`` properties; None is ours (see ``docs/properties.md``)."""
+    """The user's representations, Debezium's ``*.mode`` properties; None is ours (``docs/properties.md``)."""
 
     decimal: Literal["precise", "double", "string"] | None = None
     time: Literal["adaptive", "adaptive_time_microseconds", "connect"] | None = None
