@@ -46,6 +46,10 @@ class Position(ABC):
     def __str__(self) -> str:
         """The form an operator of this engine knows (an LSN, a GTID set, a resume token)."""
 
+    def bytes_since(self, earlier: Position) -> int | None:
+        """How much log lies between ``earlier`` and here; None where positions do not count bytes."""
+        return None
+
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 

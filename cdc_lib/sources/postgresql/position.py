@@ -49,6 +49,11 @@ class PostgresPosition(Position):
     def __str__(self) -> str:
         return format_lsn(self.lsn)
 
+    def bytes_since(self, earlier: Position) -> int | None:
+        if not isinstance(earlier, PostgresPosition) or earlier.history != self.history:
+            return None
+        return self.lsn - earlier.lsn
+
     def at(self, lsn: int) -> Self:
         """Another place in the same history and timeline."""
         return type(self)(self.system, self.timeline, lsn)
