@@ -319,3 +319,14 @@ def rows(server: Server, table: str, columns: list[str]) -> Iterator[tuple[Any, 
             sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(picked), sql.Identifier("public", table))
         )
         yield from cursor
+
+
+def columns(server: Server, table: str) -> list[str]:
+    """The names of a table's columns, as the server has them."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT column_name::text FROM information_schema.columns"
+            " WHERE table_schema = 'public' AND table_name = %s ORDER BY ordinal_position",
+            (table,),
+        )
+        return [name for (name,) in cursor.fetchall()]

@@ -16,12 +16,23 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "cdc_lib"
 
 VALUES = {"change", "position", "schema", "types", "errors", "faults", "evolution", "fingerprint"}
-CONFIG = {"config", "properties", "kafka_properties", "secrets", "yaml_source"}
+CONFIG = {"config", "pipeline", "source_section", "properties", "kafka_properties", "secrets", "yaml_source"}
+CONFIG |= {"json_schema"}
 SOURCE = {"source", "embedded"}
 TABLES = {"delta", "spark_session"}
 LAYERS = {"control", "bronze", "silver", "views", "staging", "transforms"}
 RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot"}
-RUNNER |= {"reading", "recovery", "ladder", "applying", "runner", "reconcile"}
+RUNNER |= {
+    "metrics",
+    "reading",
+    "recovery",
+    "recomputed",
+    "ladder",
+    "capture",
+    "applying",
+    "runner",
+    "reconcile",
+}
 TOP = {"cli", "__main__", "checking", "java", "status", "demo", "shop", "datasource", "declarative"}
 
 SPARK = {"pyspark", "delta", "deltalake"}
