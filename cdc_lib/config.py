@@ -1,9 +1,7 @@
 """A pipeline file, checked as a whole.
 
 :func:`load` either returns a :class:`Pipeline` that holds or raises one error with every complaint, each
-with its YAML path and line. A message may repeat what the file says, unless it is a password or came from
-a reference; it never repeats what a reference stands for.
-"""
+with its YAML path and line."""
 
 from __future__ import annotations
 
@@ -25,16 +23,9 @@ from cdc_lib.pipeline import (
     TableRule,
     Target,
 )
-from cdc_lib.properties import (
-    ENGINE_NAMES,
-    LATER_ENGINES,
-    Property,
-    PropertyTable,
-    did_you_mean,
-    property_table,
-)
-from cdc_lib.secrets import SecretRef, check_references, has_reference, resolve
-from cdc_lib.yaml_source import Document, Place, Remark, Scalar, from_mapping, parse_yaml, read_text
+from cdc_lib.properties import did_you_mean
+from cdc_lib.source_section import SectionReader, SourceReader
+from cdc_lib.yaml_source import Place, Remark, Scalar, from_mapping, parse_yaml, read_text
 
 __all__ = [
     "LOCAL_CATALOG",
@@ -90,20 +81,15 @@ def parse(
     return _PipelineReader(document, environ).pipeline(where, path)
 
 
-class _PipelineReader:
-    """Turns a document into a pipeline, collecting complaints and notices on the way."""
-
-    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
-        self.document = document
-        self.environ = environ
-        self.notices: list[Remark] = []
+class _PipelineReader(SectionReader):
+    """Turns a document into a pipeline."""
 
     def pipeline(self, where: str, path: Path | None) -> Pipeline:
         for key in self.document.data:
             if key not in _SECTIONS:
                 self.document.complain((key,), f"unknown key{did_you_mean(key, _SECTIONS)}")
         name = self.name()
-        source = self.source(name)
+        source = SourceReader(self.document, self.environ, self.notices).source(name)
         target = self.target(name)
         rules = self.rules()
         apply = self.section("apply", ApplyConfig)
@@ -139,117 +125,6 @@ class _PipelineReader:
             )
             return None
         return text
-
-    # -- source
-
-    def source(self, name: str) -> SourceConfig | None:
-        given = self.document.data.get("source")
-        if not isinstance(given, dict):
-            if ("source",) not in self.document.bad:
-                message = "required, but not given" if given is None else "expected Debezium's properties"
-                self.document.complain(("source",), message)
-            return None
-        engine = self.engine(given)
-        if engine is None:
-            return None
-        table = property_table(engine)
-        values: dict[str, Any] = {}
-        for prop, written in given.items():
-            row = _row(table, prop, given)
-            if row is None:
-                self.document.complain(("source", prop), f"unknown property{table.suggestion(prop)}")
-            elif ("source", prop) not in self.document.bad and prop != "connector.class":
-                self.property(row, prop, written, values)
-        self.required(table, given)
-        self.conflicts(values)
-        return SourceConfig(engine, name, {**values, "connector.class": engine}, self.environ)
-
-    def engine(self, given: Mapping[str, Any]) -> str | None:
-        place = ("source", "connector.class")
-        written = given.get("connector.class")
-        if not isinstance(written, Scalar):
-            near = next((key for key in given if did_you_mean(key, ["connector.class"])), None)
-            hint = f"; is {near} meant?" if near else "; for PostgreSQL write connector.class: postgresql"
-            self.document.complain(place, f"required, but not given{hint}")
-            return None
-        text = written.text.strip()
-        if text in ENGINE_NAMES:
-            return ENGINE_NAMES[text]
-        if text in LATER_ENGINES:
-            self.document.complain(place, f"{LATER_ENGINES[text]} is not yet supported; PostgreSQL is")
-        else:
-            self.document.complain(place, f"unknown engine{did_you_mean(text, ENGINE_NAMES)}")
-        return None
-
-    def property(self, row: Property, prop: str, written: Any, values: dict[str, Any]) -> None:
-        place = ("source", prop)
-        # A salt is part of its property's name; the row's name stands in for it.
-        shown = ("source", row.name) if "<salt>" in row.name else place
-        if row.status == "notice":
-            self.notices.append(self.document.remark(place, f"without effect: {row.doc}", shown))
-            return
-        if row.status in ("refused", "not yet"):
-            self.declined(row, place, shown, written)
-            return
-        text = _joined(row, written)
-        if text is None:
-            expects = row.kind.expects if row.kind else "a text"
-            self.document.complain(place, f"expected {expects}")
-        elif row.secret:
-            self.secret(place, text, values)
-        elif (resolved := self.resolved(place, Scalar(text, text))) is not None:
-            self.value(row, place, (text, resolved), values)
-
-    def declined(self, row: Property, place: Place, shown: Place, written: Any) -> None:
-        if isinstance(written, Scalar) and written.text.strip().lower() in row.accepts:
-            self.notices.append(
-                self.document.remark(place, f"without effect, it is so already: {row.doc}", shown)
-            )
-            return
-        status = "not yet supported" if row.status == "not yet" else "not supported"
-        self.document.complain(place, f"{status}: {row.doc}", shown)
-
-    def secret(self, place: Place, text: str, values: dict[str, Any]) -> None:
-        try:
-            check_references(text)
-        except ValueError as error:
-            self.document.complain(place, str(error))
-            return
-        reference = SecretRef(text)
-        values[place[-1]] = reference
-        if reference.reference is None:
-            message = "a password stands in the file; better a reference such as ${env:NAME}"
-            self.notices.append(self.document.remark(place, message))
-
-    def value(self, row: Property, place: Place, text: tuple[str, str], values: dict[str, Any]) -> None:
-        """Parse ``text``, a pair of what the file says and what that stands for."""
-        assert row.kind is not None
-        written, resolved = text
-        word = resolved.strip().lower()
-        if word in row.aliases:
-            resolved, reason = row.aliases[word]
-            self.notices.append(self.document.remark(place, f"taken as {resolved}: {reason}"))
-        if word in row.declined:
-            self.document.complain(place, f"{word} is refused: {row.declined[word]}")
-            return
-        problem = ""
-        try:
-            values[place[-1]] = row.kind.parse(resolved)
-        except ValueError as error:
-            problem = str(error) if written == resolved else f"expected {row.kind.expects}"
-        if problem:
-            self.document.complain(place, problem)
-
-    def required(self, table: PropertyTable, given: Mapping[str, Any]) -> None:
-        for row in table.rows:
-            if row.required and row.name not in given:
-                self.document.complain(("source", row.name), "required, but not given")
-
-    def conflicts(self, values: Mapping[str, Any]) -> None:
-        for kind in ("schema", "table", "column"):
-            include, exclude = f"{kind}.include.list", f"{kind}.exclude.list"
-            if values.get(include) and values.get(exclude):
-                self.document.complain(("source", exclude), f"cannot be set together with {include}")
 
     # -- the other sections
 
@@ -306,40 +181,6 @@ class _PipelineReader:
         if isinstance(given, list):
             return [self.plain((*place, f"[{index}]"), item) for index, item in enumerate(given)]
         return self.resolved(place, given) if isinstance(given.value, str) else given.value
-
-    def resolved(self, place: Place, written: Scalar) -> str | None:
-        """The text with its references resolved; None after a complaint."""
-        if not has_reference(written.text):
-            return written.text
-        try:
-            return resolve(written.text, self.environ)
-        except ValueError as error:
-            problem = str(error)
-        except FixConfiguration as error:
-            problem = f"{error.what}; {error.remedy}"
-        self.document.complain(place, problem)
-        return None
-
-
-def _row(table: PropertyTable, prop: str, given: Mapping[str, Any]) -> Property | None:
-    if row := table.find(prop):
-        return row
-    # Properties of custom converters start with the symbols that `converters` lists.
-    converters = given.get("converters")
-    symbols = converters.text.split(",") if isinstance(converters, Scalar) else []
-    ours = any(prop.startswith(f"{symbol.strip()}.") for symbol in symbols if symbol.strip())
-    return table["converters"] if ours else None
-
-
-def _joined(row: Property, written: Any) -> str | None:
-    """The text of a property; of a list, in the form of a comma list. None: no value, or the wrong sort."""
-    if isinstance(written, Scalar):
-        return None if written.value is None else written.text
-    if row.kind is None or not row.kind.is_list or not isinstance(written, list):
-        return None
-    if not all(isinstance(item, Scalar) and item.text for item in written):
-        return None
-    return ",".join(re.sub(r"(?<!\\),", r"\\,", item.text) for item in written)
 
 
 def _message(item: Mapping[str, Any], model: type[BaseModel]) -> str:

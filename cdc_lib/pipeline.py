@@ -234,6 +234,14 @@ class Pipeline:
     path: Path | None = None
     notices: tuple[Remark, ...] = ()
 
+    @property
+    def staging(self) -> Path:
+        """Folder of this pipeline for rows on their way to bronze: as given, else beside the tables."""
+        if self.target.staging is not None:
+            return self.target.staging / self.name
+        beside = self.target.path or Path.home() / ".cache" / "cdc_lib"
+        return beside.absolute() / "_staging" / self.name
+
     def rule(self, table: TableId) -> TableRule:
         """The first rule that matches the table, or one with the defaults."""
         return next((rule for rule in self.tables if matches([rule.match], str_of(table))), _ANY_TABLE)

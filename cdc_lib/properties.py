@@ -79,6 +79,10 @@ def notice(name: str, reason: str) -> Property:
     return Property(name, reason, status="notice")
 
 
+def refused(name: str, reason: str, *, accepts: tuple[str, ...] = ()) -> Property:
+    return Property(name, reason, status="refused", accepts=accepts)
+
+
 def not_yet(name: str, reason: str, *, accepts: tuple[str, ...] = ()) -> Property:
     return Property(name, reason, status="not yet", accepts=accepts)
 
@@ -133,7 +137,13 @@ def _key(entry: str) -> tuple[str, tuple[str, ...]]:
     return _expressions(table.replace(",", r"\,"))[0], names
 
 
-TEXT = Kind("a text", lambda text: text)
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("expected a text")
+    return text
+
+
+TEXT = Kind("a text", _text)
 FLAG = Kind("true or false", _flag, MappingProxyType({"type": ["boolean", "string"]}))
 EXPRESSIONS = Kind(
     "regular expressions, separated by commas",

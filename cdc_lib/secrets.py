@@ -77,7 +77,8 @@ class SecretRef:
     @property
     def reference(self) -> str | None:
         """The reference, if the whole value is one; None for a literal or a mixture."""
-        return self._text if _REFERENCE.fullmatch(self._text) else None
+        found = _REFERENCE.fullmatch(self._text)
+        return self._text if found and (found["kind"] is None or found["kind"] in _RESOLVERS) else None
 
     def resolve(self, environ: Mapping[str, str] = os.environ) -> str:
         """The password itself. Hand it to the driver; do not keep it.

@@ -34,6 +34,8 @@ _SAFE_PROBLEMS = frozenset(
         "found character '\\t' that cannot start any token",
     }
 )
+_SALT = re.compile(r"(\.salt\.).+")
+"""Debezium writes the salt of a hash mask into the property's name."""
 _QUOTES = "values with special characters (@ * & % ! { # :) must stand in quotes"
 
 
@@ -76,15 +78,15 @@ class Document:
             (self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), None
         )
 
-    def remark(self, path: Place, message: str, shown: Place | None = None) -> Remark:
-        """``shown`` stands in for a path that must not be repeated."""
-        name = "".join(part if part.startswith("[") else f".{part}" for part in shown or path).lstrip(".")
+    def remark(self, path: Place, message: str) -> Remark:
+        name = "".join(part if part.startswith("[") else f".{part}" for part in path).lstrip(".")
+        name = _SALT.sub(r"\1***", name)
         inside = next((file for where, file in self.files.items() if path[: len(where)] == where), None)
         return Remark(self.line(path), name, f"{f'in {inside.name}: ' if inside else ''}{message}")
 
-    def complain(self, path: Place, message: str, shown: Place | None = None) -> None:
+    def complain(self, path: Place, message: str) -> None:
         self.bad.add(path)
-        self.complaints.append(self.remark(path, message, shown))
+        self.complaints.append(self.remark(path, message))
 
 
 def read_text(path: Path) -> str:
@@ -154,8 +156,9 @@ def _refuse_aliases(text: str, where: str) -> None:
     # An alias is nearly always a password that starts with *; and nested ones can fill the memory.
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
+            mark = event.start_mark
             raise FixConfiguration(
-                f"{where} uses a YAML alias in line {event.start_mark.line + 1}",
+                f"{where} uses a YAML alias{f' in line {mark.line + 1}' if mark else ''}",
                 why="a value that starts with * refers to another one; that is not supported here",
                 remedy="put the value in quotes",
             )
@@ -244,42 +247,57 @@ def _unquoted_reference(node: yaml.Node) -> str | None:
     return f"{{{{{node.value}}}}}" if isinstance(node, yaml.ScalarNode) else None
 
 
-class _Twice(ValueError):
-    """A JSON object has a key twice; its message is the key."""
+_POSTED = {"name", "config", "tasks", "type", "initial_state"}
+"""What Kafka Connect's REST interface takes and gives for a connector."""
+
+
+class _BadConnector(Exception):
+    """A connector file that cannot be used; the message holds no value of it."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     if repeated := next((key for key in keys if keys.count(key) > 1), None):
-        raise _Twice(repeated)
+        raise _BadConnector(f"{repeated} is given twice")
     return dict(pairs)
 
 
 def _connector(document: Document, file: Path, path: Place) -> Any:
     """The properties of a Debezium connector's JSON: bare, or as it is posted, under ``config``."""
-    text, problem = read_text(file), ""
-    data: Any = None
     try:
-        data = json.loads(text, object_pairs_hook=_once)
-    except _Twice as error:
-        problem = f"{error} is given twice"
-    except (json.JSONDecodeError, RecursionError) as error:
-        at = (
-            f" at line {error.lineno}, column {error.colno}"
-            if isinstance(error, json.JSONDecodeError)
-            else ""
-        )
-        problem = f"not valid JSON{at}"
-    if not problem and not isinstance(data, dict):
-        problem = "not a JSON object of properties"
-    if problem:
-        document.complain(path, f"{file.name}: {problem}")
+        text = read_text(file)
+        data = _properties(text)
+    except FixConfiguration as error:
+        document.complain(path, f"{error.what}: {error.why}")
         return {}
-    if isinstance(data.get("config"), dict):
-        data = data["config"]
+    except _BadConnector as error:
+        document.complain(path, f"{file.name}: {error}")
+        return {}
     document.files[path] = file
     document.lines.update({(*path, key): line for key, line in _json_lines(text) if key in data})
     return {key: _located(value) for key, value in data.items()}
+
+
+def _properties(text: str) -> dict[str, Any]:
+    problem = ""
+    data: Any = None
+    try:
+        data = json.loads(text, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        problem = f"not valid JSON at line {error.lineno}, column {error.colno}"
+    except RecursionError:
+        problem = "nested too deeply"
+    if problem:
+        # Unchained: the decoder's error carries the whole file.
+        raise _BadConnector(problem)
+    if not isinstance(data, dict):
+        raise _BadConnector("not a JSON object of properties")
+    if not isinstance(data.get("config"), dict):
+        return data
+    if strange := data.keys() - _POSTED:
+        raise _BadConnector(f"{', '.join(sorted(strange))} stands beside config, where only name is expected")
+    # The posted name is that of the connector, which a bare configuration holds as a property.
+    return {**({"name": data["name"]} if "name" in data else {}), **data["config"]}
 
 
 def _json_lines(text: str) -> Iterator[tuple[str, int]]:

@@ -23,6 +23,7 @@ from cdc_lib.properties import (
     matching,
     not_yet,
     notice,
+    refused,
     whole_number,
 )
 
@@ -102,8 +103,8 @@ _LOG: tuple[Property, ...] = (
     Property("publication.name", "The publication. Default: as the slot's.", _IDENTIFIER, derived=slot_name),
     Property(
         "publication.autocreate.mode",
-        "filtered: a publication of the captured tables, kept up to date; all_tables: of all tables, if there "
-        "is none (needs a superuser); no_tables: an empty one, if there is none; disabled: it must exist.",
+        "filtered: of the captured tables, kept up to date; all_tables: of all tables, if there is "
+        "none (needs a superuser); no_tables: an empty one, if there is none; disabled: it must exist.",
         choice("all_tables", "disabled", "filtered", "no_tables"),
         "filtered",
     ),
@@ -144,7 +145,7 @@ _FILTERS: tuple[Property, ...] = (
 _TYPES: tuple[Property, ...] = (
     Property(
         "decimal.handling.mode",
-        "precise, double or string for numeric and decimal. Default: DECIMAL, or STRING where one cannot hold it.",
+        "precise, double or string, for numeric. Default: DECIMAL, or STRING where one cannot hold it.",
         choice("precise", "double", "string"),
         shapes=True,
     ),
@@ -185,7 +186,7 @@ _CONFIGURATION_BASED = "it belongs to snapshot.mode configuration_based"
 _SNAPSHOT: tuple[Property, ...] = (
     Property(
         "snapshot.mode",
-        "initial: read all rows once, then the log; initial_only: read all rows, then stop; no_data: the log only.",
+        "initial: all rows once, then the log; initial_only: all rows, then stop; no_data: the log only.",
         choice("initial", "initial_only", "no_data"),
         "initial",
         aliases={"never": ("no_data", "never is Debezium's old name of no_data")},
@@ -234,7 +235,7 @@ _SNAPSHOT: tuple[Property, ...] = (
 )
 
 _STREAMING: tuple[Property, ...] = (
-    not_yet(
+    refused(
         "slot.drop.on.stop", "dropping the slot loses every change until the next start", accepts=("false",)
     ),
     not_yet("slot.stream.params", "the plug-in gets the options that the decoder relies on"),
@@ -253,8 +254,8 @@ _STREAMING: tuple[Property, ...] = (
     not_yet("heartbeat.action.query", "nothing is executed on the source"),
     not_yet("database.initial.statements", "sessions are set up as the decoder needs them"),
     not_yet("database.query.timeout.ms", "statements would run without this limit"),
-    not_yet("database.autosave", "an option of the JDBC driver; this is not JDBC"),
-    not_yet("driver.*", "options of the JDBC driver; this is not JDBC"),
+    refused("database.autosave", "an option of the JDBC driver; this is not JDBC"),
+    refused("driver.*", "options of the JDBC driver; this is not JDBC"),
     not_yet("signal.data.collection", "signals through a table of the source are not read"),
     not_yet("signal.enabled.channels", "signals are not read from these channels"),
     not_yet("notification.enabled.channels", "notifications are not sent to these channels"),
@@ -277,6 +278,15 @@ _STREAMING: tuple[Property, ...] = (
     notice("extended.headers.enabled", "rows have no headers"),
 )
 
+_RENAMED: tuple[Property, ...] = (
+    refused("database.server.name", "Debezium 2 renamed it topic.prefix; here it is name at the top"),
+    *(
+        refused(f"{what}.{old}", f"Debezium 2 renamed it {what}.{new}.list")
+        for what in ("schema", "table", "column")
+        for old, new in (("whitelist", "include"), ("blacklist", "exclude"))
+    ),
+)
+
 PROPERTIES: tuple[Property, ...] = (
     *_CONNECTION,
     *_LOG,
@@ -285,4 +295,5 @@ PROPERTIES: tuple[Property, ...] = (
     *_MASKS,
     *_SNAPSHOT,
     *_STREAMING,
+    *_RENAMED,
 )
