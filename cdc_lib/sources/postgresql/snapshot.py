@@ -1,0 +1,226 @@
+"""One consistent view of some tables at one log position, read by several connections.
+
+The order matters and is kept by :meth:`PostgresSnapshot.open`:
+
+1. Lock the tables against DDL (ACCESS SHARE, the lock of any SELECT). A rewrite or TRUNCATE is not
+   MVCC-safe: if it commits between the view and the lock, the view reads 0 rows, without an error.
+2. Create a slot and export its snapshot: the view holds exactly the transactions up to its position.
+3. Import that snapshot on every reading connection.
+4. After each piece, prove that the locks were held and the tables' files are still the same.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+from cdc_lib.change import ChangeBatch
+from cdc_lib.errors import FixConfiguration, RetryLater
+from cdc_lib.pipeline import SourceConfig
+from cdc_lib.schema import Table, TableId
+from cdc_lib.source import Chunk, SnapshotSession, SnapshotSpec
+from cdc_lib.sources.postgresql import catalog, chunks
+from cdc_lib.sources.postgresql.connection import connect, connect_replication, execute
+from cdc_lib.sources.postgresql.copying import CopyStream
+from cdc_lib.sources.postgresql.errors import translated
+from cdc_lib.sources.postgresql.position import PostgresPosition
+from cdc_lib.sources.postgresql.rows import RowDecoder
+from cdc_lib.sources.postgresql.server import current_position
+from cdc_lib.sources.postgresql.shape import Shape
+from cdc_lib.sources.postgresql.slot import CreatedSlot, create_slot, naming_blockers, slot_state
+from cdc_lib.sources.postgresql.types import ColumnType
+
+if TYPE_CHECKING:
+    from psycopg2.extensions import connection as Connection
+
+
+class PostgresSnapshot(SnapshotSession):
+    """See the module. ``control`` is the source's own connection, outside the view."""
+
+    position: PostgresPosition
+
+    def __init__(self, config: SourceConfig, control: Connection, spec: SnapshotSpec) -> None:
+        self._config = config
+        self._control = control
+        self._spec = spec
+        self._shape = Shape(config)
+        self._locker: Connection | None = None
+        self._planner: Connection | None = None
+        self._planning = threading.Lock()
+        self._workers: list[Connection] = []
+        self._idle: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        self._relations: Mapping[TableId, catalog.Relation] = {}
+        self._tables: dict[TableId, Table] = {}
+        self._types: dict[TableId, list[ColumnType]] = {}
+        self._captured_us = 0
+        self._cuts: dict[TableId, chunks.Cut] = {}
+        self._special: dict[TableId, frozenset[int]] = {}
+        self._storage: dict[TableId, object] = {}
+
+    def open(self) -> None:
+        """Lock, then look.
+
+        :raises RetryLater: a lock or the slot was not to be had in time.
+        :raises FixConfiguration: a table does not exist.
+        """
+        try:
+            self.lock()
+            self.create_view()
+            self._describe()
+        except BaseException:
+            self.close()
+            raise
+
+    def lock(self) -> None:
+        """Hold every table against DDL until the session is closed."""
+        from psycopg2 import sql
+
+        before = self._found()
+        self._locker = connect(self._config)
+        timeout = str(self._config["snapshot.lock.timeout.ms"])
+        with translated("the tables cannot be locked for reading"):
+            execute(self._locker, "BEGIN")
+            execute(self._locker, "SELECT pg_catalog.set_config('lock_timeout', %s, true)", (timeout,))
+            for relation in before.values():
+                query = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
+                execute(self._locker, query.format(chunks.source_of(relation)))
+        self._relations = self._found()
+        for table, relation in self._relations.items():
+            if relation.oid != before[table].oid:
+                raise RetryLater(f"{table} was replaced while it was being locked", remedy="run again")
+            self._storage[table] = catalog.storage(self._control, relation)
+
+    def create_view(self) -> None:
+        """Open the view on all connections; sets :attr:`position`."""
+        name = self._config["slot.name"]
+        temporary = slot_state(self._control, name) is not None
+        here = current_position(self._control)
+        with closing(connect_replication(self._config)) as connection, naming_blockers(self._control):
+            slot_name = f"{name[:40]}_{uuid.uuid4().hex[:12]}" if temporary else name
+            slot = create_slot(connection, slot_name, temporary=temporary)
+            self._planner = self._import(slot)
+            for _ in range(self._spec.threads):
+                self._workers.append(self._import(slot))
+        for worker in self._workers:
+            self._idle.put(worker)
+        self.position = here.at(slot.consistent_point)
+        self._captured_us = time.time_ns() // 1000
+
+    def table(self, table: TableId) -> Table:
+        return self._tables[table]
+
+    def chunks(self, table: TableId) -> list[Chunk]:
+        assert self._planner is not None
+        with self._planning, translated(f"{table} cannot be cut into pieces"):
+            return chunks.plan(self._planner, self._cuts[table], self._spec.chunk_rows)
+
+    def read(self, chunk: Chunk) -> Iterator[ChangeBatch]:
+        worker = self._idle.get()
+        try:
+            yield from self._read(worker, chunk)
+        finally:
+            self._rewind(worker)
+            self._idle.put(worker)
+        self.assert_unchanged(chunk.table)
+
+    def assert_unchanged(self, table: TableId) -> None:
+        """The locks were held all the time, and the table is stored where it was.
+
+        :raises RetryLater: something got in between; what was read of the table must be thrown away.
+        """
+        assert self._locker is not None
+        with translated("the connection that locks the tables was lost"):
+            execute(self._locker, "SELECT 1")
+        now = catalog.storage(self._control, self._relations[table])
+        if now != self._storage[table]:
+            raise RetryLater(
+                f"{table} was rewritten while it was being read",
+                why="its files are not those it had when the view was opened, so rows may be missing from it",
+                remedy="run again, without ALTER TABLE, TRUNCATE, CLUSTER or VACUUM FULL beside it",
+            )
+
+    def close(self) -> None:
+        import psycopg2
+
+        opened = [*self._workers, self._planner, self._locker]
+        self._workers, self._planner, self._locker = [], None, None
+        for connection in opened:
+            if connection is not None:
+                with suppress(psycopg2.Error):
+                    connection.close()
+
+    def _found(self) -> Mapping[TableId, catalog.Relation]:
+        found = catalog.relations(self._control, self._spec.tables)
+        for table in self._spec.tables:
+            if table not in found:
+                raise FixConfiguration(
+                    f"the table {table} does not exist",
+                    why="it was dropped or renamed after the list of tables was read",
+                    remedy="correct table.include.list, or create the table",
+                )
+        return found
+
+    def _import(self, slot: CreatedSlot) -> Connection:
+        connection = connect(self._config)
+        with translated("the exported snapshot cannot be opened"):
+            execute(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            execute(connection, "SET TRANSACTION SNAPSHOT %s", (slot.snapshot,))
+            execute(connection, "SAVEPOINT chunk")
+        return connection
+
+    def _describe(self) -> None:
+        """What the lock keeps from changing, which is therefore what the view shows."""
+        types = catalog.type_catalog(self._control)
+        for table, relation in self._relations.items():
+            self._tables[table] = self._shape.table(relation, types)
+            self._types[table] = [held for _, held in self._shape.columns(relation, types)]
+            oids = [attribute.type_oid for attribute in relation.attributes]
+            self._special[table] = frozenset(catalog.text_forms(self._control, oids))
+            with translated(f"{table} cannot be cut into pieces"):
+                self._cuts[table] = chunks.cut_of(self._control, relation)
+
+    def _read(self, worker: Connection, chunk: Chunk) -> Iterator[ChangeBatch]:
+        table = chunk.table
+        decoder = RowDecoder(self._tables[table], self._types[table], self.position, self._captured_us)
+        query = self._copy_query(chunk)
+        with CopyStream(worker, query, f"{table} cannot be read") as stream:
+            for received in stream:
+                batch = decoder.feed(received)
+                if batch.rows.num_rows:
+                    yield batch
+
+    def _copy_query(self, chunk: Chunk) -> str:
+        from psycopg2 import sql
+
+        relation = self._relations[chunk.table]
+        special = self._special[chunk.table]
+        columns = sql.SQL(", ").join(
+            _as_text(name, relation.attribute(name).type_oid in special)
+            for name in self._tables[chunk.table].names
+        )
+        query = sql.SQL("COPY (SELECT {} FROM {}{}) TO STDOUT (FORMAT binary)").format(
+            columns, chunks.source_of(relation), self._cuts[chunk.table].condition(chunk)
+        )
+        text: str = query.as_string(self._control)
+        return text
+
+    def _rewind(self, worker: Connection) -> None:
+        """Back to the state after the import; a canceled COPY leaves the transaction failed, and only a
+        savepoint keeps the view."""
+        import psycopg2
+
+        with suppress(psycopg2.Error):
+            execute(worker, "ROLLBACK TO SAVEPOINT chunk")
+
+
+def _as_text(name: str, special: bool) -> Any:
+    """The column as its type's output function writes it, which is what the log carries."""
+    from psycopg2 import sql
+
+    form = "CASE WHEN {0} IS NOT NULL THEN concat({0}) END" if special else "{0}::text"
+    return sql.SQL(form).format(sql.Identifier(name))

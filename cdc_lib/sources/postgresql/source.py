@@ -1,0 +1,175 @@
+"""PostgreSQL as a source: the contract of ``cdc_lib/source.py``, put together from the parts beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from cdc_lib.errors import CdcError, FixConfiguration, FixSource
+from cdc_lib.position import Position
+from cdc_lib.schema import Table, TableId
+from cdc_lib.source import Capabilities, Finding, LogReader, SnapshotSession, SnapshotSpec, Source, Span
+from cdc_lib.sources.postgresql import catalog, check, publication, server, slot
+from cdc_lib.sources.postgresql.connection import connect, connect_replication
+from cdc_lib.sources.postgresql.envelope import SOURCE
+from cdc_lib.sources.postgresql.log import WINDOW_BYTES, PostgresLog
+from cdc_lib.sources.postgresql.position import PostgresPosition
+from cdc_lib.sources.postgresql.relations import CaptureRules
+from cdc_lib.sources.postgresql.shape import Shape
+from cdc_lib.sources.postgresql.snapshot import PostgresSnapshot
+
+if TYPE_CHECKING:
+    from psycopg2.extensions import connection as Connection
+
+
+class PostgresSource(Source):
+    """One database of a PostgreSQL server, 14 or later, read through pgoutput.
+
+    ``window_bytes`` is how much log one ``LogReader.read`` opens at most.
+    """
+
+    capabilities = Capabilities(logical_messages=True)
+    position_type = PostgresPosition
+    source_type: ClassVar[pa.DataType] = SOURCE
+    window_bytes: int = WINDOW_BYTES
+    _connection: Connection | None = None
+
+    def connect(self) -> None:
+        try:
+            self._connection = connect(self.config)
+        except ModuleNotFoundError as error:
+            if error.name != "psycopg2":
+                raise
+            raise FixConfiguration(
+                "the driver for postgresql is not installed",
+                why="module psycopg2 is missing",
+                remedy="pip install 'cdc-lib[postgresql]'",
+            ) from None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def check(self) -> list[Finding]:
+        return check.findings(self.config, self._control, self._relations(self.tables()))
+
+    def tables(self) -> list[TableId]:
+        return [table for table in catalog.all_tables(self._control) if self.config.captures(table)]
+
+    def describe(self, table: TableId) -> Table:
+        relation = self._relations([table])[table]
+        if not relation.readable:
+            raise FixConfiguration(
+                f"the table {table} cannot be read",
+                why=f"the role {self.config['database.user']} has no SELECT on it",
+                remedy="grant it (`cdc check` prints the SQL), or use table.exclude.list",
+            )
+        return Shape(self.config).table(relation, catalog.type_catalog(self._control))
+
+    def span(self) -> Span:
+        newest = server.flushed_position(self._control)
+        state = slot.slot_state(self._control, self._slot)
+        if state is None or state.lost:
+            return Span(oldest=newest, newest=newest)
+        return Span(
+            oldest=None,
+            newest=newest,
+            retained_bytes=state.retained_bytes,
+            headroom_bytes=state.headroom_bytes,
+        )
+
+    def prepare(self, tables: Sequence[TableId], committed: Position | None) -> None:
+        relations = self._relations(tables)
+        shape, types = Shape(self.config), catalog.type_catalog(self._control)
+        for relation in relations.values():
+            shape.table(relation, types)
+        self._publish(relations)
+        if committed is not None:
+            assert isinstance(committed, PostgresPosition)
+            server.assert_same_history(self._control, self._replication, committed)
+            slot.assert_continues(self._control, self._slot, committed)
+        else:
+            slot.assert_usable(slot.slot_state(self._control, self._slot), self._slot)
+        slot.wait_until_free(self._control, self._slot)
+
+    def start(self) -> PostgresPosition:
+        here = server.current_position(self._control)
+        state = slot.slot_state(self._control, self._slot)
+        if state is None:
+            with closing(self._replication()) as connection, slot.naming_blockers(self._control):
+                return here.at(slot.create_slot(connection, self._slot, temporary=False).consistent_point)
+        slot.assert_usable(state, self._slot)
+        if state.confirmed is None:
+            raise slot.slot_lost(self._slot)
+        return here.at(state.confirmed)
+
+    def snapshot(self, spec: SnapshotSpec) -> SnapshotSession:
+        session = PostgresSnapshot(self.config, self._control, spec)
+        session.open()
+        return session
+
+    def log(self, tables: Sequence[TableId], schemas: Mapping[TableId, Table]) -> LogReader:
+        return PostgresLog(self.config, self._control, self._rules(tables), schemas, self.window_bytes)
+
+    def release(self, upto: Position) -> None:
+        assert isinstance(upto, PostgresPosition)
+        slot.advance(self._control, self._slot, upto)
+
+    @property
+    def _control(self) -> Connection:
+        if self._connection is None:
+            raise CdcError(
+                "the source is not connected", remedy="use it as a context manager, or call connect()"
+            )
+        return self._connection
+
+    @property
+    def _slot(self) -> str:
+        name: str = self.config["slot.name"]
+        return name
+
+    def _replication(self) -> Connection:
+        return connect_replication(self.config)
+
+    def _relations(self, tables: Sequence[TableId]) -> dict[TableId, catalog.Relation]:
+        """Those tables; FixConfiguration if one does not exist."""
+        found = catalog.relations(self._control, tables)
+        if missing := [str(table) for table in tables if table not in found]:
+            raise FixConfiguration(
+                f"the table {', '.join(missing)} does not exist",
+                why="it was dropped or renamed, or never existed in this database",
+                remedy="correct table.include.list, or create the table",
+            )
+        return found
+
+    def _publish(self, relations: Mapping[TableId, catalog.Relation]) -> None:
+        tables = sorted(relations)
+        mode = self.config["publication.autocreate.mode"]
+        ready = publication.prepare(self._control, self.config["publication.name"], mode, tables)
+        partitioned = [table for table in tables if relations[table].partitioned]
+        if complaints := ready.complaints(tables, partitioned):
+            raise FixSource(
+                "; ".join(complaint.what for complaint in complaints),
+                why="changes of these tables would not reach us, and nothing would say so",
+                remedy="; ".join(complaint.remedy for complaint in complaints),
+            )
+
+    def _rules(self, tables: Sequence[TableId]) -> CaptureRules:
+        captured = frozenset(tables)
+
+        def catalog_key(table: TableId) -> tuple[str, ...] | None:
+            relation = catalog.relations(self._control, [table]).get(table)
+            return relation.natural_key or None if relation else None
+
+        return CaptureRules(
+            captured=captured.__contains__,
+            includes=self.config.keeps,
+            message_key=self.config.key_columns,
+            catalog_key=catalog_key,
+            catalog=catalog.type_catalog(self._control),
+            handling=Shape(self.config).handling,
+        )
