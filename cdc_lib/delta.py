@@ -1,0 +1,473 @@
+"""The one door to Delta tables: create, append, DML with transaction ids, rows, history.
+
+Tables lie under a path, one folder a layer, or in the schemas of a catalog. Spark is used in SQL and
+DataFrame calls alone, so that the same code runs on a laptop, a cluster, Spark Connect and serverless. On a
+path, control tables and everything a status needs are read and written without a JVM (``delta_direct``,
+``delta_log``).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from cdc_lib import delta_direct as direct
+from cdc_lib import delta_log as log
+from cdc_lib.delta_direct import Conflict, Rows, Txn, conflict
+from cdc_lib.delta_log import Commit, parse_metadata
+from cdc_lib.errors import FixConfiguration
+from cdc_lib.nested_types import arrow_of_json, ddl_of_json, quoted
+from cdc_lib.spark_session import session, sibling
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cdc_lib.config import Target
+
+__all__ = ["Commit", "Conflict", "Field", "Lake", "Layer", "TableRef", "Txn", "literal"]
+
+Layer = Literal["bronze", "silver", "control"]
+LAYERS: tuple[Layer, ...] = ("bronze", "silver", "control")
+
+_TXN_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+_ROWS_UNCHANGED = frozenset(
+    {
+        "ADD COLUMNS",
+        "ADD CONSTRAINT",
+        "CHANGE COLUMN",
+        "CHANGE COLUMNS",
+        "CLUSTER BY",
+        "COMPUTE STATS",
+        "CREATE TABLE",
+        "DROP CONSTRAINT",
+        "OPTIMIZE",
+        "REORG",
+        "ROW TRACKING BACKFILL",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "UPGRADE PROTOCOL",
+        "VACUUM END",
+        "VACUUM START",
+    }
+)
+"""Operations in DESCRIBE HISTORY, which does not tell, that leave all rows as they are."""
+
+
+@dataclass(frozen=True)
+class TableRef:
+    """Where a table is: at ``path``, or in ``catalog`` and ``schema``."""
+
+    layer: Layer
+    name: str
+    path: str | None
+    catalog: str | None
+    schema: str
+
+    @property
+    def sql(self) -> str:
+        """The table's name in a statement, quoted."""
+        if self.path is not None:
+            return f"delta.{quoted(self.path)}"
+        return ".".join(quoted(part) for part in (self.catalog or "", self.schema, self.name) if part)
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a table of ours; ``type`` is Spark SQL DDL text."""
+
+    name: str
+    type: str
+    comment: str | None = None
+    nullable: bool = True
+
+    @property
+    def sql(self) -> str:
+        """The column's definition in CREATE TABLE."""
+        text = f"{quoted(self.name)} {self.type}"
+        if not self.nullable:
+            text += " NOT NULL"
+        return f"{text} COMMENT {literal(self.comment)}" if self.comment else text
+
+
+def literal(value: str) -> str:
+    """A string literal where Spark's grammar takes nothing else (comments, properties)."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+class Lake:
+    """The tables of one target. Spark starts when something first needs it. Safe for several threads."""
+
+    def __init__(self, target: Target, session: Callable[[], SparkSession] = session) -> None:
+        self._target = target
+        self._open_session = session
+        self._session: SparkSession | None = None
+        self._idle: list[SparkSession] = []
+        self._lock = threading.RLock()
+        self._takes_txn: bool | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        with self._lock:
+            if self._session is None:
+                self._session = self._open_session()
+            return self._session
+
+    def ref(self, layer: Layer, name: str) -> TableRef:
+        """The table ``name`` of a layer; it need not exist."""
+        schema: str = getattr(self._target, layer)
+        if self._target.path is None:
+            return TableRef(layer, name, None, self._target.catalog, schema)
+        path = Path(self._target.path).absolute() / schema / name
+        return TableRef(layer, name, str(path), None, schema)
+
+    # -- what a table is
+
+    def exists(self, ref: TableRef) -> bool:
+        if ref.path is not None:
+            return bool(log.versions(ref.path))
+        return bool(self.spark.catalog.tableExists(ref.sql))
+
+    def create(
+        self,
+        ref: TableRef,
+        fields: Sequence[Field],
+        *,
+        comment: str | None = "",
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create an empty table unless it exists."""
+        if self.exists(ref):
+            return
+        if _is_direct(ref):
+            direct.create(str(ref.path), _arrow_schema(fields), comment or "", properties or {})
+            return
+        if ref.path is None:
+            schema = ".".join(quoted(part) for part in (ref.catalog or "", ref.schema) if part)
+            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}").collect()
+        columns = ", ".join(field.sql for field in fields)
+        statement = f"CREATE TABLE IF NOT EXISTS {ref.sql} ({columns}) USING DELTA"
+        if comment:
+            statement += f" COMMENT {literal(comment)}"
+        if properties:
+            pairs = (f"{literal(key)} = {literal(value)}" for key, value in properties.items())
+            statement += f" TBLPROPERTIES ({', '.join(pairs)})"
+        self.spark.sql(statement).collect()
+
+    def properties(self, ref: TableRef) -> dict[str, str]:
+        """The table's properties; empty if it does not exist."""
+        if ref.path is not None:
+            table = direct.open_table(ref.path)
+            return {} if table is None else dict(table.metadata().configuration)
+        if not self.exists(ref):
+            return {}
+        return {row[0]: row[1] for row in self.spark.sql(f"SHOW TBLPROPERTIES {ref.sql}").collect()}
+
+    def fields(self, ref: TableRef) -> list[Field]:
+        """The table's columns as they are now."""
+        return [
+            Field(
+                field["name"],
+                ddl_of_json(field["type"]),
+                field["metadata"].get("comment"),
+                field["nullable"],
+            )
+            for field in self._schema_json(ref)["fields"]
+        ]
+
+    def arrow_schema(self, ref: TableRef) -> pa.Schema:
+        """The table's columns as they are now, as Arrow types."""
+        fields = self._schema_json(ref)["fields"]
+        return pa.schema([pa.field(field["name"], arrow_of_json(field["type"])) for field in fields])
+
+    def _schema_json(self, ref: TableRef) -> dict[str, Any]:
+        if ref.path is not None:
+            table = direct.open_table(ref.path)
+            if table is not None:
+                found: dict[str, Any] = json.loads(table.schema().to_json())
+                return found
+        parsed: dict[str, Any] = json.loads(self.table(ref).schema.json())
+        return parsed
+
+    # -- writing
+
+    def append(
+        self,
+        ref: TableRef,
+        frame: DataFrame,
+        *,
+        txn: Txn | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        merge_schema: bool = False,
+    ) -> None:
+        """Append a frame; in silence nothing if the table has ``txn`` or a later version of it already.
+
+        :raises Conflict: somebody committed at the same time what does not go together with this.
+        """
+        options: dict[str, str] = {}
+        if txn is not None:
+            options |= {"txnAppId": txn.app_id, "txnVersion": str(txn.version)}
+        if metadata is not None:
+            options["userMetadata"] = json.dumps(metadata, sort_keys=True)
+        if merge_schema:
+            options["mergeSchema"] = "true"
+        writer = frame.write.format("delta").mode("append").options(**options)
+        with _conflicts(ref.sql):
+            if ref.path is not None:
+                writer.save(ref.path)
+            else:
+                writer.saveAsTable(ref.sql)
+
+    def append_rows(
+        self,
+        ref: TableRef,
+        rows: Rows,
+        *,
+        txn: Txn | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Append a few rows to a control table; absent columns are NULL. ``txn`` as in :meth:`append`."""
+        if _is_direct(ref):
+            direct.append(str(ref.path), rows, txn, metadata)
+        else:
+            self.append(ref, self._frame(ref, rows, self.spark), txn=txn, metadata=metadata)
+
+    def upsert_rows(
+        self, ref: TableRef, rows: Rows, keys: Sequence[str], *, txn: Txn | None = None
+    ) -> None:
+        """Replace the rows with equal ``keys`` and insert the others, in one commit.
+
+        :raises Conflict: somebody changed the same rows at the same time.
+        """
+        if _is_direct(ref):
+            direct.upsert(str(ref.path), rows, keys, txn)
+            return
+        condition = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
+        self.execute(
+            f"MERGE INTO {ref.sql} t USING cdc_rows s ON {condition} "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+            txn=txn if txn is not None and self.supports_dml_txn else None,
+            views={"cdc_rows": self._frame(ref, rows, self.spark)},
+        )
+
+    def execute(
+        self,
+        statement: str,
+        *,
+        txn: Txn | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        views: Mapping[str, DataFrame] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run one statement in a session of its own; its result rows (for DML, Delta's counts).
+
+        :param txn: the statement changes nothing if its table has this version, or a later one, already.
+        :param views: frames that the statement may name.
+        :raises Conflict: somebody changed the same rows at the same time.
+        :raises FixConfiguration: ``txn`` is given and this platform does not take it (``supports_dml_txn``).
+        """
+        if txn is not None and not self.supports_dml_txn:
+            raise FixConfiguration(
+                "this Spark does not take transaction ids for MERGE, UPDATE and DELETE",
+                why=f"it refuses the setting {_TXN_ID}",
+                remedy="run on a cluster that does",
+            )
+        settings = {} if txn is None else {_TXN_ID: txn.app_id, _TXN_VERSION: str(txn.version)}
+        if metadata is not None:
+            settings[_USER_METADATA] = json.dumps(metadata, sort_keys=True)
+        with _conflicts(statement), self._own_session(settings) as spark, _shared(views or {}, spark):
+            rows = spark.sql(statement).collect()
+        return [row.asDict(recursive=True) for row in rows]
+
+    @property
+    def supports_dml_txn(self) -> bool:
+        """Whether MERGE, UPDATE and DELETE can carry a transaction id; some platforms refuse the setting."""
+        with self._lock:
+            if self._takes_txn is None:
+                self._takes_txn = self._try_txn()
+            return self._takes_txn
+
+    def sync(self, ref: TableRef, since_version: int) -> None:
+        """Flush the versions after ``since_version`` to disk; on a path only, elsewhere storage is durable."""
+        if ref.path is not None:
+            log.sync(ref.path, since_version)
+
+    # -- reading
+
+    def table(self, ref: TableRef) -> DataFrame:
+        """The table as a frame of :attr:`spark`."""
+        if ref.path is not None:
+            found: DataFrame = self.spark.read.format("delta").load(ref.path)
+        else:
+            found = self.spark.table(ref.sql)
+        return found
+
+    def rows(
+        self,
+        ref: TableRef,
+        columns: Sequence[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Rows whose columns equal ``where``, in no order; empty if the table does not exist."""
+        if ref.path is not None:
+            found = direct.read(ref.path, columns, where)
+            if found is not None:
+                return found
+        elif not self.exists(ref):
+            return []
+        from pyspark.sql import functions as F
+
+        frame = self.table(ref)
+        for name, value in (where or {}).items():
+            frame = frame.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
+        if columns is not None:
+            frame = frame.select(*map(quoted, columns))
+        return direct.to_rows(frame.toArrow())
+
+    def history(self, ref: TableRef, since: int = 0, limit: int = 50) -> list[Commit]:
+        """The newest commits from version ``since`` on, newest first."""
+        if ref.path is not None:
+            return log.commits(ref.path, since, limit)
+        found = self.spark.sql(f"DESCRIBE HISTORY {ref.sql} LIMIT {int(limit)}").collect()
+        return [
+            Commit(
+                version=row.version,
+                operation=row.operation,
+                metadata=parse_metadata(row.userMetadata),
+                changes_data=row.operation not in _ROWS_UNCHANGED,
+            )
+            for row in sorted(found, key=lambda row: -int(row.version))
+            if row.version >= since
+        ]
+
+    def version(self, ref: TableRef) -> int:
+        """The newest version; -1 if the table does not exist."""
+        if ref.path is not None:
+            return max(log.versions(ref.path), default=-1)
+        if not self.exists(ref):
+            return -1
+        return self.history(ref, limit=1)[0].version
+
+    def transaction_version(self, ref: TableRef, app_id: str) -> int | None:
+        """The newest transaction version of an application; None if none, or if it cannot be read (catalog)."""
+        return None if ref.path is None else direct.transaction_version(ref.path, app_id)
+
+    def register(self) -> None:
+        """Make the tables under a path known by name in the session's catalog (``schema.table``)."""
+        if self._target.path is None:
+            return
+        root = Path(self._target.path).absolute()
+        for layer in LAYERS:
+            schema = getattr(self._target, layer)
+            location = literal(str(root / schema))
+            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)} LOCATION {location}").collect()
+            for folder in sorted((root / schema).glob("*/_delta_log")):
+                self._register(quoted(schema), folder.parent)
+
+    def _register(self, schema: str, folder: Path) -> None:
+        name = f"{schema}.{quoted(folder.name)}"
+        if self.spark.catalog.tableExists(name):
+            detail = self.spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]
+            if detail.location.rstrip("/") in (folder.as_uri(), f"file:{folder}"):
+                return
+            # A pipeline with the same layer names was looked at before; only the name goes, not its files.
+            self.spark.sql(f"DROP TABLE {name}").collect()
+        self.spark.sql(f"CREATE TABLE {name} USING DELTA LOCATION {literal(str(folder))}").collect()
+
+    # -- sessions
+
+    @contextmanager
+    def _own_session(self, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+        """A session that nobody else uses meanwhile, with these settings for as long."""
+        main = self.spark
+        with self._lock:
+            own = self._idle.pop() if self._idle else sibling(main)
+        for key, value in settings.items():
+            own.conf.set(key, value)
+        try:
+            yield own
+        finally:
+            for key in settings:
+                own.conf.unset(key)
+        with self._lock:
+            self._idle.append(own)
+
+    def _try_txn(self) -> bool:
+        from pyspark.errors import PySparkException
+
+        try:
+            with self._own_session({_TXN_ID: "cdc-lib/probe", _TXN_VERSION: "0"}) as spark:
+                return bool(spark.conf.get(_TXN_ID) == "cdc-lib/probe")
+        except PySparkException:
+            return False
+
+    def _frame(self, ref: TableRef, rows: Rows, spark: SparkSession) -> DataFrame:
+        schema = self.table(ref).schema
+        values = [tuple(row.get(name) for name in schema.fieldNames()) for row in rows]
+        frame: DataFrame = spark.createDataFrame(values, schema)
+        return frame
+
+
+@contextmanager
+def _shared(views: Mapping[str, DataFrame], spark: SparkSession) -> Iterator[None]:
+    """Frames of another session under temporary names in ``spark``: global views are the way across."""
+    shared: list[str] = []
+    try:
+        for name, frame in views.items():
+            across = f"cdc_{uuid.uuid4().hex}"
+            frame.createGlobalTempView(across)
+            shared.append(across)
+            spark.sql(
+                f"CREATE OR REPLACE TEMPORARY VIEW {quoted(name)} AS SELECT * FROM global_temp.{across}"
+            ).collect()
+        yield
+    finally:
+        for name, across in zip(views, shared, strict=False):
+            spark.sql(f"DROP VIEW IF EXISTS {quoted(name)}").collect()
+            spark.sql(f"DROP VIEW IF EXISTS global_temp.{across}").collect()
+
+
+@contextmanager
+def _conflicts(table: str) -> Iterator[None]:
+    """Delta's concurrency exceptions as :class:`Conflict`; by name, since Connect knows no Java classes."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        text = f"{error.getCondition() or ''} {error}"
+        if "DELTA_CONCURRENT" in text or "io.delta.exceptions.Concurrent" in text:
+            raise conflict(table) from error
+        raise
+
+
+def _is_direct(ref: TableRef) -> bool:
+    return ref.path is not None and ref.layer == "control"
+
+
+def _arrow_schema(fields: Sequence[Field]) -> pa.Schema:
+    from cdc_lib.nested_types import arrow_of_ddl
+
+    return pa.schema(
+        [
+            pa.field(
+                field.name,
+                arrow_of_ddl(field.type),
+                field.nullable,
+                {"comment": field.comment} if field.comment else None,
+            )
+            for field in fields
+        ]
+    )
