@@ -94,23 +94,23 @@ def _key(relation: Relation, rules: CaptureRules, known: Table | None) -> tuple[
     asked = rules.message_key(relation.table)
     if asked and names.issuperset(asked):
         return asked
-    so_far = known.key if known is not None else ()
-    if _identity(relation) is not Identity.KEY:
-        return next(
-            (key for key in (rules.catalog_key(relation.table), so_far) if key and names >= {*key}), ()
-        )
-    return _logged_key(relation, so_far or rules.catalog_key(relation.table) or ())
+    candidates = [rules.catalog_key(relation.table) or (), known.key if known is not None else ()]
+    if _identity(relation) is Identity.KEY:
+        return _logged_key(relation, candidates)
+    return next((key for key in candidates if key and names.issuperset(key)), ())
 
 
-def _logged_key(relation: Relation, catalog: tuple[str, ...]) -> tuple[str, ...]:
-    """The key that old tuples carry, in the catalog's order where that speaks of the same columns.
+def _logged_key(relation: Relation, candidates: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """The key that old tuples carry, in the order of a candidate that speaks of the same columns.
 
     Under DEFAULT it is the primary key. Under an identity index it is the index, unless the primary key
     lies within it.
     """
     flagged = _flagged(relation)
-    same = {*catalog} == {*flagged} if relation.identity == "d" else {*catalog} <= {*flagged}
-    return catalog if catalog and same else flagged
+    for key in candidates:
+        if key and ({*key} == {*flagged} if relation.identity == "d" else {*key} <= {*flagged}):
+            return key
+    return flagged
 
 
 def _flagged(relation: Relation) -> tuple[str, ...]:
