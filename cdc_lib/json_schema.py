@@ -49,7 +49,7 @@ def _property(row: Property) -> dict[str, Any]:
         effect = "Without effect" if row.status == "notice" else row.status.capitalize()
         return {"description": f"{effect}: {row.doc}", "deprecated": True}
     assert row.kind is not None
-    value = {"type": "string"} if row.secret else dict(row.kind.schema)
+    value: dict[str, Any] = {"type": "string"} if row.secret else dict(row.kind.schema)
     if row.name == "connector.class":
         value = {"enum": list(ENGINE_NAMES)}
     if row.aliases and "enum" in value:

@@ -196,13 +196,28 @@ text_of_a_password = st.text(
     st.characters(codec="utf-8", exclude_characters="\n\r\x85\u2028\u2029"), max_size=12
 ).map(lambda text: text + SECRET)
 around_a_password = st.sampled_from(
-    ["{}", "*{}", "!{}", "[{}", "{{{}", "{{{}: 1}}", "{}: {}", '"{}', "|{}", "&{} x"]
+    [
+        "{}",
+        "*{}",
+        "!{}",
+        "[{}",
+        "{{{}",
+        "{{{}: 1}}",
+        "{}: {}",
+        '"{}',
+        "|{}",
+        "&{} x",
+        "!{}!x",
+        "&{} {{a: &{} x}}",
+    ]
 )
 
 
 @settings(max_examples=300, deadline=None)
 @given(name=st.sampled_from(PASSWORDS), password=text_of_a_password, form=around_a_password)
 @example(name="database.password", password=SECRET, form="*{}")
+@example(name="database.password", password=SECRET, form="!{}!x")
+@example(name="database.password", password=SECRET, form="&{} [&{} x]")
 @example(name="database.password", password=SECRET, form="{{{}, {}}}")
 def test_no_complaint_repeats_a_password_in_the_file(name: str, password: str, form: str) -> None:
     """As people write passwords: raw, so that YAML may choke on it in any way it likes."""
