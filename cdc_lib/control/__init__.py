@@ -1,0 +1,49 @@
+"""The state of all pipelines, in Delta: one module and one table each, readable by SQL.
+
+Rows of several pipelines share a table and carry the pipeline's name. Deletion vectors stay off, so that
+the tables can be read without a JVM.
+"""
+
+from __future__ import annotations
+
+from cdc_lib.control.batches import Batches
+from cdc_lib.control.chunks import Chunks
+from cdc_lib.control.incidents import Incidents
+from cdc_lib.control.leases import Leases
+from cdc_lib.control.messages import Messages
+from cdc_lib.control.notifications import Notifications
+from cdc_lib.control.runs import Runs
+from cdc_lib.control.schema_changes import SchemaChanges
+from cdc_lib.control.schema_history import SchemaHistory
+from cdc_lib.control.signals import Answers, Signals
+from cdc_lib.control.tables import Tables
+from cdc_lib.control.transactions import Transactions
+from cdc_lib.control.watermarks import Watermarks
+from cdc_lib.delta import Lake
+
+__all__ = ["Control"]
+
+
+class Control:
+    """The control tables of one pipeline."""
+
+    def __init__(self, lake: Lake, pipeline: str) -> None:
+        self.leases = Leases(lake, pipeline)
+        self.tables = Tables(lake, pipeline)
+        self.watermarks = Watermarks(lake, pipeline)
+        self.batches = Batches(lake, pipeline)
+        self.chunks = Chunks(lake, pipeline)
+        self.signals = Signals(lake, pipeline)
+        self.answers = Answers(lake, pipeline)
+        self.schema_history = SchemaHistory(lake, pipeline)
+        self.schema_changes = SchemaChanges(lake, pipeline)
+        self.transactions = Transactions(lake, pipeline)
+        self.messages = Messages(lake, pipeline)
+        self.notifications = Notifications(lake, pipeline)
+        self.runs = Runs(lake, pipeline)
+        self.incidents = Incidents(lake, pipeline)
+
+    def create(self) -> None:
+        """Create the tables that do not exist yet."""
+        for table in vars(self).values():
+            table.create()
