@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
-
 from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field
+from cdc_lib.delta import Field, Txn
 from cdc_lib.errors import RetryLater
 from cdc_lib.staging import boot_id
 
@@ -19,8 +18,9 @@ from cdc_lib.staging import boot_id
 @dataclass(frozen=True)
 class Lease:
     """``incarnation`` is given out with a pipeline's first lease and stays; ``runner`` holds it until
-    ``expires_at`` (UTC)."""
+    ``expires_at`` (UTC). ``generation`` rises with every change."""
 
+    generation: int
     incarnation: str
     runner: str
     host: str
@@ -31,11 +31,13 @@ class Lease:
 
 
 class Leases(ControlTable):
-    """One row per pipeline, changed only by MERGE and UPDATE, which conflict with each other."""
+    """One row per pipeline. The generation is also the change's transaction version, so that of two runners
+    who saw the same generation only one can write the next."""
 
     NAME = "leases"
     COMMENT = "Which runner owns which pipeline."
     FIELDS = (
+        Field("generation", "BIGINT", "Rises with every change of the lease."),
         Field("incarnation", "STRING", "Id of this life of the pipeline; part of all transaction ids."),
         Field("runner", "STRING", "Who owns it; empty when nobody does."),
         Field("host", "STRING", "Machine and its last boot."),
@@ -57,6 +59,7 @@ class Leases(ControlTable):
             raise _taken(held)
         moment = now()
         lease = Lease(
+            generation=held.generation + 1 if held else 1,
             incarnation=held.incarnation if held else str(uuid.uuid4()),
             runner=runner,
             host=_host(),
@@ -65,27 +68,21 @@ class Leases(ControlTable):
             acquired_at=moment,
             expires_at=moment + timedelta(seconds=seconds),
         )
-        self._swap(held, lease)
-        found = self._held()
-        if found is None or found.runner != runner:
-            raise _taken(found)
-        return found
+        return self._write(lease)
 
     def renew(self, lease: Lease, seconds: int) -> Lease:
         """Put the expiry off.
 
         :raises RetryLater: somebody else took the pipeline meanwhile.
         """
-        renewed = replace(lease, expires_at=now() + timedelta(seconds=seconds))
-        self._swap(lease, renewed)
-        found = self._held()
-        if found is None or found.runner != lease.runner:
-            raise _taken(found)
-        return renewed
+        expires = now() + timedelta(seconds=seconds)
+        return self._write(replace(lease, generation=lease.generation + 1, expires_at=expires))
 
     def release(self, lease: Lease) -> None:
         """Give the pipeline back; nothing happens if it is no longer ours."""
-        self._swap(lease, replace(lease, runner="", expires_at=now()))
+        free = replace(lease, generation=lease.generation + 1, runner="", expires_at=now())
+        with suppress(RetryLater):
+            self._write(free)
 
     def _held(self) -> Lease | None:
         rows = self.select()
@@ -93,19 +90,14 @@ class Leases(ControlTable):
             return None
         return Lease(**{name: value for name, value in rows[0].items() if name != "pipeline"})
 
-    def _swap(self, old: Lease | None, new: Lease) -> None:
-        """Compare and set: only the row that still names the old runner changes."""
-        row: dict[str, Any] = {"pipeline": self.pipeline, **asdict(new)}
-        names = list(row)
-        updates = ", ".join(f"t.{name} = s.{name}" for name in names[1:])
-        expected = self.lake.frame(self.ref, [{"pipeline": self.pipeline, "runner": old.runner if old else ""}])
-        self.lake.execute(
-            f"MERGE INTO {self.ref.sql} t USING (SELECT n.*, o.runner AS old_runner "  # noqa: S608
-            "FROM wanted n JOIN expected o ON n.pipeline = o.pipeline) s ON t.pipeline = s.pipeline "
-            f"WHEN MATCHED AND t.runner = s.old_runner THEN UPDATE SET {updates} "
-            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join('s.' + n for n in names)})",
-            views={"wanted": self.lake.frame(self.ref, [row]), "expected": expected},
-        )
+    def _write(self, lease: Lease) -> Lease:
+        """Write the next generation and read it back; a version that is taken is skipped in silence."""
+        txn = Txn(f"{self.pipeline}/lease", lease.generation)
+        self.lake.upsert_rows(self.ref, [{"pipeline": self.pipeline, **asdict(lease)}], keys=("pipeline",), txn=txn)
+        found = self._held()
+        if found is None or (found.generation, found.runner) != (lease.generation, lease.runner):
+            raise _taken(found)
+        return lease
 
 
 def _valid(lease: Lease) -> bool:
@@ -136,7 +128,8 @@ def _started(pid: int) -> str:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return _started_elsewhere(pid)
-    return text.rsplit(")", 1)[1].split()[19]
+    fields = text.rsplit(")", 1)[1].split()
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 def _started_elsewhere(pid: int) -> str:

@@ -67,12 +67,4 @@ class Tables(ControlTable):
     def save(self, states: Sequence[TableState]) -> None:
         """Insert or update, in one commit."""
         rows = [{"pipeline": self.pipeline, **asdict(state), "state": state.state.value} for state in states]
-        names = ["pipeline", *(item.name for item in self.FIELDS)]
-        updates = ", ".join(f"t.{name} = s.{name}" for name in names[2:])
-        self.lake.execute(
-            f"MERGE INTO {self.ref.sql} t USING states s "  # noqa: S608 - names are ours, values are in the view
-            "ON t.pipeline = s.pipeline AND t.table_id = s.table_id "
-            f"WHEN MATCHED THEN UPDATE SET {updates} "
-            f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join('s.' + n for n in names)})",
-            views={"states": self.lake.frame(self.ref, rows)},
-        )
+        self.lake.upsert_rows(self.ref, rows, keys=("pipeline", "table_id"))
