@@ -57,7 +57,7 @@ class Applier:
         if not work:
             return {}
         with ThreadPoolExecutor(self._pipeline.run.commit_threads, "cdc-silver") as pool:
-            rows = dict(pool.map(lambda item: self._one(*item, progress), work))
+            rows = dict(pool.map(lambda item: self._one(item[0], item[1], progress), work))
         reach("silver.merged")
         done = {entry.table_id: batch for entry, batch in work}
         self._applied.update(done)

@@ -74,7 +74,9 @@ class Capture:
         self._owner = owner
         self._silver = silver
         self._mode = context.pipeline.source["snapshot.mode"]
-        self._ladder = Ladder(context.lake, context.control, context.pipeline, owner.lease, source.source_type)
+        self._ladder = Ladder(
+            context.lake, context.control, context.pipeline, owner.lease, source.source_type
+        )
         self._applier = Applier(context.lake, context.control, context.pipeline, owner.lease.incarnation)
 
     # -- step 1
@@ -270,7 +272,9 @@ class Capture:
         if not waiting:
             return
         run = self._pipeline.run
-        spec = SnapshotSpec([entry.id for entry in waiting], run.chunk_rows, run.threads, keep=self._streaming)
+        spec = SnapshotSpec(
+            [entry.id for entry in waiting], run.chunk_rows, run.threads, keep=self._streaming
+        )
         self._progress.phase("snapshot")
         with self._source.snapshot(spec) as session:
             reach("snapshot.opened")

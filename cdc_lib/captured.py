@@ -101,8 +101,9 @@ class Captured:
         entry = self[table.id]
         if entry.table is not None and entry.table.same_structure(table):
             return Observed(entry, entry.table, None, [])
+        changes: list[ColumnChange] = []
         if entry.table is None:
-            numbered, changes = first_version(table), []
+            numbered = first_version(table)
         else:
             numbered, changes = next_version(entry.table, table, entry.ever)
             refuse_incompatible(numbered, changes)

@@ -320,7 +320,8 @@ class Lake:
         columns: Sequence[str] | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
-        """Rows whose columns equal ``where``, in no order; empty if the table does not exist."""
+        """Rows whose columns equal ``where``, or exceed it where it is ``(">", bound)``, in no order; empty if
+        the table does not exist."""
         if ref.path is not None:
             found = direct.read(ref.path, columns, where)
             if found is not None:
@@ -331,7 +332,9 @@ class Lake:
 
         frame = self.table(ref)
         for name, value in (where or {}).items():
-            frame = frame.where(F.col(quoted(name)).eqNullSafe(F.lit(value)))
+            column = F.col(quoted(name))
+            above = isinstance(value, tuple)
+            frame = frame.where(column > F.lit(value[1]) if above else column.eqNullSafe(F.lit(value)))
         if columns is not None:
             frame = frame.select(*map(quoted, columns))
         return direct.to_rows(frame.toArrow())

@@ -201,7 +201,14 @@ def _commit(txn: Txn | None, metadata: Mapping[str, Any] | None) -> CommitProper
 
 def _filter(where: Mapping[str, Any] | None) -> ds.Expression | None:
     found: ds.Expression | None = None
-    for name, value in (where or {}).items():
-        term = ds.field(name).is_null() if value is None else ds.field(name) == pa.scalar(value)
+    for name, wanted in (where or {}).items():
+        term = _term(ds.field(name), wanted)
         found = term if found is None else found & term
     return found
+
+
+def _term(field: ds.Expression, wanted: Any) -> ds.Expression:
+    if isinstance(wanted, tuple):
+        _, bound = wanted
+        return field > pa.scalar(bound)
+    return field.is_null() if wanted is None else field == pa.scalar(wanted)

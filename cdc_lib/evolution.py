@@ -26,9 +26,7 @@ def first_version(table: Table) -> Table:
     return table.numbered(1, columns)
 
 
-def next_version(
-    old: Table, new: Table, ever: Mapping[str, Column]
-) -> tuple[Table, list[ColumnChange]]:
+def next_version(old: Table, new: Table, ever: Mapping[str, Column]) -> tuple[Table, list[ColumnChange]]:
     """``new`` with version and column ids that continue ``old``, and what changed.
 
     :param ever: the newest column of each name that the table ever had; bronze still has them all.

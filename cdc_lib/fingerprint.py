@@ -62,7 +62,11 @@ class RowHash:
     def _list(self, path: str, array: Any) -> None:
         offsets = np.asarray(array.offsets)
         self._add(path + "#", np.diff(offsets).astype(np.int32).tobytes())
-        values = pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"]) if _is_map(array) else array.values
+        values = (
+            pa.StructArray.from_arrays([array.keys, array.items], ["k", "v"])
+            if _is_map(array)
+            else array.values
+        )
         self._column(path + "[]", values[int(offsets[0]) : int(offsets[-1])])
 
     def _text(self, path: str, array: Any) -> None:

@@ -32,7 +32,9 @@ from cdc_lib.staging import StagedBatch, StagedTable
 class Ladder:
     """Takes one staged batch from seal to commit, for the runner that holds ``lease``."""
 
-    def __init__(self, lake: Lake, control: Control, pipeline: Pipeline, lease: Lease, source_type: pa.DataType):
+    def __init__(
+        self, lake: Lake, control: Control, pipeline: Pipeline, lease: Lease, source_type: pa.DataType
+    ):
         self.lake = lake
         self.control = control
         self.pipeline = pipeline
@@ -187,4 +189,3 @@ def _metadata(seal: Seal, staged: StagedTable) -> dict[str, Any]:
 
 def _time(microseconds: int | None) -> datetime | None:
     return None if microseconds is None else datetime.fromtimestamp(microseconds / 1e6, timezone.utc)
-

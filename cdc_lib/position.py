@@ -60,14 +60,14 @@ class Position(ABC):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return (self.history, self.sort_key) == (other.history, other.sort_key)  # type: ignore[attr-defined]
+        return (self.history, self.sort_key) == (other.history, other.sort_key)
 
     def __lt__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        if self.history != other.history:  # type: ignore[attr-defined]
+        if self.history != other.history:
             raise ValueError(f"positions of two histories have no order: {self} and {other}")
-        return self.sort_key < other.sort_key  # type: ignore[attr-defined, no-any-return]
+        return self.sort_key < other.sort_key
 
     def __hash__(self) -> int:
         return hash((self.history, self.sort_key))

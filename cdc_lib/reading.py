@@ -19,7 +19,8 @@ from typing import Generic, TypeVar
 from typing_extensions import Self
 
 from cdc_lib.captured import Captured, Observed
-from cdc_lib.change import ChangeBatch, Message, Progress as LogProgress, SchemaChange, TransactionEnd
+from cdc_lib.change import ChangeBatch, Message, SchemaChange, TransactionEnd
+from cdc_lib.change import Progress as LogProgress
 from cdc_lib.config import Pipeline
 from cdc_lib.control.schema_history import SchemaVersion
 from cdc_lib.errors import Interrupted

@@ -7,9 +7,10 @@ incident says so.
 
 from __future__ import annotations
 
+from cdc_lib.captured import Observed
 from cdc_lib.control import Control
 from cdc_lib.control.incidents import Incident
-from cdc_lib.reading import Observed, ReadBatch
+from cdc_lib.reading import ReadBatch
 from cdc_lib.schema import Table, TableId
 from cdc_lib.source import Source
 

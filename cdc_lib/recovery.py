@@ -61,7 +61,9 @@ def load(control: Control, positions: type[Position]) -> tuple[Standing, Waterma
     return standing, watermark, control.batches.unfinished(standing.batch)
 
 
-def refuse_foreign_writes(ladder: Ladder, captured: Captured, watermark: Watermark, accept: Collection[str]) -> None:
+def refuse_foreign_writes(
+    ladder: Ladder, captured: Captured, watermark: Watermark, accept: Collection[str]
+) -> None:
     """Compare each bronze table with the version we remember of it.
 
     :param accept: ids of tables that are about to be snapshotted again, whose past no longer matters.
@@ -124,9 +126,7 @@ class Unfinished:
         taken = self._ladder.take_over(seal, contents)
         return self._ladder.execute(taken, contents, standing.captured, upto)
 
-    def _read_again(
-        self, seal: Seal, standing: Standing, upto: Position, reading: Reading
-    ) -> StagedBatch:
+    def _read_again(self, seal: Seal, standing: Standing, upto: Position, reading: Reading) -> StagedBatch:
         if seal.configuration != self._pipeline.fingerprint():
             raise FixConfiguration(
                 f"batch {seal.batch} was sealed under another configuration and must be read again",
@@ -145,7 +145,9 @@ class Unfinished:
 
     def _appended(self, seal: Seal, standing: Standing) -> dict[str, StagedTable]:
         """The sealed tables whose bronze has the batch, as they were sealed."""
-        structures = {version.table_id: version.table for version in self._control.schema_history.of_batch(seal.batch)}
+        structures = {
+            version.table_id: version.table for version in self._control.schema_history.of_batch(seal.batch)
+        }
         appended = {}
         for table in seal.tables:
             entry = standing.captured[table.table_id]

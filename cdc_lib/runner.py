@@ -118,7 +118,8 @@ class Runner:
         """The one boundary: whatever ends a run is written to ``control.runs`` before it goes on up."""
         run_id, started = uuid.uuid4().hex, datetime.now(timezone.utc)
         clock = time.monotonic()
-        outcome, error = "done", None
+        outcome = "done"
+        error: BaseException | None = None
         try:
             work()
         except Interrupted as interrupted:

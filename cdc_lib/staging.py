@@ -180,7 +180,9 @@ class BatchStage:
         self._writers.clear()
         for table_id, digest in self._hashes.items():
             self.tables[table_id].log_hash = digest.hexdigest()
-        self.tables = {key: table for key, table in self.tables.items() if table.rows or table.evolved or table.chunks}
+        self.tables = {
+            key: table for key, table in self.tables.items() if table.rows or table.evolved or table.chunks
+        }
         manifest = {
             "boot": boot_id(),
             "tables": [_to_dict(table) for table in self.tables.values()],

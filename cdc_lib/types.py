@@ -60,11 +60,12 @@ def arrow_type(text: str) -> pa.DataType:
     if found := _DECIMAL.fullmatch(upper):
         precision, scale = int(found[1]), int(found[2])
         if not 0 <= scale <= precision <= MAX_DECIMAL_PRECISION or precision == 0:
-            raise ValueError(f"{text}: a DECIMAL has precision 1 to {MAX_DECIMAL_PRECISION} and scale up to it")
+            raise ValueError(f"{text}: precision is 1 to {MAX_DECIMAL_PRECISION}, scale 0 to precision")
         return pa.decimal128(precision, scale)
     if found := _ARRAY.fullmatch(upper):
         return pa.list_(arrow_type(found[1]))
-    raise ValueError(f"{text}: not a column type; known: {', '.join(sorted(_BY_NAME))}, DECIMAL(p,s), ARRAY<...>")
+    known = ", ".join(sorted(_BY_NAME))
+    raise ValueError(f"{text}: not a column type; known: {known}, DECIMAL(p,s), ARRAY<...>")
 
 
 _WIDER: dict[str, tuple[str, ...]] = {
@@ -84,9 +85,8 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
     """
     if pa.types.is_decimal128(new):
         if pa.types.is_decimal128(old):
-            return bool(
-                new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale and new != old
-            )
+            digits_kept = new.precision - new.scale >= old.precision - old.scale
+            return bool(new != old and new.scale >= old.scale and digits_kept)
         digits = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}.get(old)
         return digits is not None and new.precision - new.scale >= digits
     if old in _SCALARS and new in _SCALARS:

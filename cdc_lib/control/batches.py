@@ -111,4 +111,6 @@ class Batches(ControlTable):
 
 def _seal(row: dict[str, Any]) -> Seal:
     tables = [SealedTable(**table) for table in row["tables"] or []]
-    return Seal(**{name: value for name, value in row.items() if name not in ("pipeline", "tables")}, tables=tables)
+    return Seal(
+        **{name: value for name, value in row.items() if name not in ("pipeline", "tables")}, tables=tables
+    )

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+
 from cdc_lib.control.base import ControlTable, now
 from cdc_lib.delta import Field, Txn
 from cdc_lib.errors import RetryLater
@@ -93,7 +94,9 @@ class Leases(ControlTable):
     def _write(self, lease: Lease) -> Lease:
         """Write the next generation and read it back; a version that is taken is skipped in silence."""
         txn = Txn(f"{self.pipeline}/lease", lease.generation)
-        self.lake.upsert_rows(self.ref, [{"pipeline": self.pipeline, **asdict(lease)}], keys=("pipeline",), txn=txn)
+        self.lake.upsert_rows(
+            self.ref, [{"pipeline": self.pipeline, **asdict(lease)}], keys=("pipeline",), txn=txn
+        )
         found = self._held()
         if found is None or (found.generation, found.runner) != (lease.generation, lease.runner):
             raise _taken(found)
@@ -108,7 +111,9 @@ def _valid(lease: Lease) -> bool:
 
 def _taken(lease: Lease | None) -> RetryLater:
     if lease is None:
-        return RetryLater("the pipeline's lease is gone", why="control.leases was changed", remedy="run again")
+        return RetryLater(
+            "the pipeline's lease is gone", why="control.leases was changed", remedy="run again"
+        )
     return RetryLater(
         f"another runner works on this pipeline: {lease.runner}",
         why=f"its lease (host {lease.host.split('/')[0]}, process {lease.pid}) runs until "

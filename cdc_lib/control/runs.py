@@ -51,6 +51,8 @@ class Runs(ControlTable):
         """All runs, oldest first."""
         rows: list[dict[str, Any]] = sorted(self.select(), key=lambda row: row["started_at"])
         return [
-            Run(**{**{k: v for k, v in row.items() if k != "pipeline"}, "metrics": dict(row["metrics"] or {})})
+            Run(
+                **{**{k: v for k, v in row.items() if k != "pipeline"}, "metrics": dict(row["metrics"] or {})}
+            )
             for row in rows
         ]

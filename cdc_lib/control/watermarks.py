@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from cdc_lib.control.base import ControlTable, now
 from cdc_lib.delta import Field, Txn
@@ -43,7 +43,9 @@ class Watermarks(ControlTable):
         Field("position", "STRING", "JSON: everything committed at the source up to here is in bronze."),
         Field("sort_key", "STRING", "The position as text whose order is the log's order."),
         Field("source_committed_at", "TIMESTAMP", "When the source committed its last change in the batch."),
-        Field("tables", "MAP<STRING,BIGINT>", "By table id: Delta version of bronze; for applied, the batch."),
+        Field(
+            "tables", "MAP<STRING,BIGINT>", "By table id: Delta version of bronze; for applied, the batch."
+        ),
         Field("runner", "STRING", "Who wrote it."),
         Field("committed_at", "TIMESTAMP", "When."),
     )
@@ -85,5 +87,5 @@ class Watermarks(ControlTable):
         self.insert([row])
 
 
-def _without_pipeline(row: dict[str, object]) -> dict[str, object]:
+def _without_pipeline(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "pipeline"}
