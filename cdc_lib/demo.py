@@ -19,6 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from cdc_lib import shop
+from cdc_lib.bronze import table_name
 from cdc_lib.cli import output
 from cdc_lib.cli.reports import show_next_commands, show_status, show_throughput
 from cdc_lib.cli.stopping import before_exit_at_once
@@ -85,7 +86,7 @@ def run_demo(folder: Path, *, seconds: int, keep: bool, stop: threading.Event) -
         console.print("The writers have stopped and a last run has caught up.\n")
         show_throughput(read_throughput(pipeline), console)
         show_status(read_status(pipeline), console)
-        same = show_comparisons([compare(lake, pipeline, place, table) for table in shop.TABLES], console)
+        same = show_comparisons([compare(lake, place, table) for table in shop.TABLES], console)
         show_next_commands(folder / "demo.yml", console)
         if keep:
             console.print(f"\nThe database stays up: {place}. Ctrl-C ends it.")
@@ -149,7 +150,7 @@ def capture_while_writing(
 # -- the proof
 
 
-def compare(lake: Lake, pipeline: Pipeline, place: shop.Server, table: str) -> Comparison:
+def compare(lake: Lake, place: shop.Server, table: str) -> Comparison:
     """All rows of both sides, read by their own drivers; equal only if every value has the same text."""
     columns = shop.columns(place, table)
     source = counted(shop.rows(place, table, columns))
@@ -165,7 +166,7 @@ def compare(lake: Lake, pipeline: Pipeline, place: shop.Server, table: str) -> C
 
 def silver_rows(lake: Lake, table: TableId, columns: Sequence[str]) -> Iterable[Sequence[Any]]:
     """The source's columns of a silver table, as Python values."""
-    found = lake.spark.table(lake.ref("silver", table_name(table))).select(*columns).toArrow()
+    found = lake.table(lake.ref("silver", table_name(table))).select(*columns).toArrow()
     return zip(*(found.column(name).to_pylist() for name in columns), strict=True)
 
 
@@ -189,7 +190,14 @@ def show_comparisons(comparisons: Sequence[Comparison], console: Console) -> boo
     output.show_table(
         ["table", "rows in source", "rows in silver", "only in source", "only in silver", ""],
         [
-            (c.table, c.source_rows, c.silver_rows, c.only_source, c.only_silver, "equal" if c.equal else "DIFFERENT")
+            (
+                c.table,
+                c.source_rows,
+                c.silver_rows,
+                c.only_source,
+                c.only_silver,
+                "equal" if c.equal else "DIFFERENT",
+            )
             for c in comparisons
         ],
         console,

@@ -124,6 +124,8 @@ def status(pipeline: Name = None, json: Json = False, debug: Debug = False) -> N
     from cdc_lib.status import read_status
 
     loaded = [_load(path) for path in _one_or_all(pipeline)]
+    if any(one.target.path is None for one in loaded):
+        _need_java()
     found = run_stoppable(lambda _: [read_status(one) for one in loaded], patient=False)
     if json:
         output.show_json([one.to_dict() for one in found])
@@ -139,6 +141,8 @@ def tables(pipeline: Name = None, json: Json = False, debug: Debug = False) -> N
     from cdc_lib.status import read_tables
 
     loaded = _load(selection.select(pipeline))
+    if loaded.target.path is None:
+        _need_java()
     found = run_stoppable(lambda _: read_tables(loaded), patient=False)
     if json:
         output.show_json([one.to_dict() for one in found])

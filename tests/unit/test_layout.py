@@ -19,8 +19,8 @@ VALUES = {"change", "position", "schema", "types", "errors", "faults", "evolutio
 CONFIG = {"config", "pipeline", "source_section", "properties", "kafka_properties", "secrets", "yaml_source"}
 CONFIG |= {"json_schema"}
 SOURCE = {"source", "embedded"}
-TABLES = {"delta", "spark_session"}
-LAYERS = {"control", "bronze", "silver", "views", "staging", "transforms"}
+TABLES = {"delta", "delta_direct", "delta_log", "nested_types", "spark_session"}
+LAYERS = {"control", "bronze", "bronze_reader", "silver", "views", "staging", "transforms"}
 RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot"}
 RUNNER |= {
     "metrics",
