@@ -85,8 +85,7 @@ class Ladder:
             self.versions.update(zip((table.table_id for table in tables), commits, strict=True))
         reach("bronze.appended")
         self._note(seal, contents)
-        committed_us = max((table.committed_us or 0 for table in tables), default=0)
-        watermark = self.watermark(seal.batch, upto, "batch", _time(committed_us or None))
+        watermark = self.watermark(seal.batch, upto, "batch", _time(contents.committed_us))
         self.control.watermarks.commit(watermark, Txn(f"{seal.incarnation}/watermarks", seal.batch))
         reach("committed")
         return watermark

@@ -42,7 +42,6 @@ class ReadBatch:
     upto: Position
     versions: list[SchemaVersion] = field(default_factory=list)
     observed: list[Observed] = field(default_factory=list)
-    committed_us: int | None = None
 
     @property
     def empty(self) -> bool:
@@ -105,7 +104,8 @@ def _window(reading: Reading, events: Iterator[object], after: Position, number:
             elif isinstance(event, LogProgress):
                 batch.upto = event.position
             elif isinstance(event, TransactionEnd):
-                batch.upto, batch.committed_us = event.position, event.committed_us or batch.committed_us
+                batch.upto = event.position
+                batch.stage.committed_us = event.committed_us or batch.stage.committed_us
                 if batch.stage.rows >= reading.batch_rows or reading.stop.is_set():
                     batch.stage.close()
                     yield batch

@@ -141,7 +141,7 @@ class Unfinished:
         # Chunk rows went with the staging. A table that already has them in bronze keeps them; the others
         # drop out of the batch, and their chunks are read anew.
         tables = {table.table_id: table for table in found.tables} | self._appended(seal, standing)
-        return StagedBatch(list(tables.values()), found.messages, found.changes)
+        return StagedBatch(list(tables.values()), found.messages, found.changes, found.committed_us)
 
     def _appended(self, seal: Seal, standing: Standing) -> dict[str, StagedTable]:
         """The sealed tables whose bronze has the batch, as they were sealed."""

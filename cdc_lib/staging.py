@@ -51,7 +51,6 @@ class StagedTable:
     partial: bool = False
     evolved: bool = False
     chunks: list[int] = field(default_factory=list)
-    committed_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,8 @@ class StagedBatch:
     tables: list[StagedTable] = field(default_factory=list)
     messages: list[StagedMessage] = field(default_factory=list)
     changes: list[StagedChange] = field(default_factory=list)
+    committed_us: int | None = None
+    """When the source committed the last transaction of the batch, in microseconds since the epoch."""
 
     @property
     def empty(self) -> bool:
@@ -123,6 +124,7 @@ class BatchStage:
         self.tables: dict[str, StagedTable] = {}
         self.messages: list[StagedMessage] = []
         self.changes: list[StagedChange] = []
+        self.committed_us: int | None = None
         self.rows = 0
         self._skip = pa.array(sorted(skip), pa.string()) if skip else None
         self._writers: dict[tuple[str, int, str], _Writer] = {}
@@ -188,12 +190,13 @@ class BatchStage:
             "tables": [_to_dict(table) for table in self.tables.values()],
             "messages": [asdict(message) for message in self.messages],
             "changes": [asdict(change) for change in self.changes],
+            "committed_us": self.committed_us,
         }
         (self.folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
     def contents(self) -> StagedBatch:
         """What is in it, once closed."""
-        return StagedBatch(list(self.tables.values()), self.messages, self.changes)
+        return StagedBatch(list(self.tables.values()), self.messages, self.changes, self.committed_us)
 
     def discard(self) -> None:
         """Delete the files; idempotent."""
@@ -224,7 +227,8 @@ def load_whole(folder: Path, number: int) -> StagedBatch | None:
     if not all(_is_whole(part) for table in tables for part in table.parts):
         return None
     messages = [StagedMessage(**message) for message in manifest["messages"]]
-    return StagedBatch(tables, messages, [StagedChange(**change) for change in manifest["changes"]])
+    changes = [StagedChange(**change) for change in manifest["changes"]]
+    return StagedBatch(tables, messages, changes, manifest["committed_us"])
 
 
 def clear(folder: Path, keep: Iterable[int] = ()) -> None:

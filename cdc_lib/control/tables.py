@@ -1,70 +1,68 @@
-"""``control.tables``: the captured tables, each with an id that survives renames, and its state."""
+"""The captured tables: stable id, names in source and lake, and what is being done with each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field
+from cdc_lib.control.row import ControlTable, column, now
 from cdc_lib.schema import TableId
 
 
 class State(str, Enum):
-    """A closed set; each says who sets it."""
+    """What is being done with a table; a closed set."""
 
     SNAPSHOT = "snapshot"
-    """A snapshot is due or under way. Set at first sight, by ``cdc snapshot``, by a signal, and when rows
-    changed without row events."""
+    """To be read whole. Set when a run first sees the table, by a signal, by ``cdc snapshot``, and when a
+    change of its structure gave old rows new values."""
     STREAMING = "streaming"
-    """Follows the log. Set when the last chunk of its snapshot is committed, or at first sight without one."""
+    """Its changes are captured and applied. Set when all chunks of its snapshot are committed, or at first
+    sight if the snapshot mode takes none."""
     BRONZE_ONLY = "bronze_only"
-    """Captured, but silver stands still: an update or delete came for a table without a key. Set by apply;
-    left by ``cdc snapshot`` once the table has a key."""
+    """Captured, but silver stopped, since its rows cannot be told apart. Set by the applier, with reason."""
 
 
 @dataclass(frozen=True)
 class TableState:
-    """``reason`` and ``remedy`` say why a table is not streaming."""
+    """One captured table."""
 
-    table_id: str
-    source_schema: str
-    source_table: str
-    bronze: str
-    silver: str
-    state: State
-    reason: str = ""
-    remedy: str = ""
-    updated_at: datetime = field(default_factory=now)
+    table_id: str = column("STRING", "stable id; survives renames, names the table in transaction ids")
+    source_schema: str = column("STRING", "schema of the table in the source")
+    source_table: str = column("STRING", "name of the table in the source")
+    bronze: str = column("STRING", "name of its table in the bronze schema")
+    silver: str = column("STRING", "name of its table in the silver schema")
+    state: State = column("STRING", "snapshot, streaming or bronze_only")
+    reason: str = column("STRING", "why it is in this state, if something is wrong", default="")
+    remedy: str = column("STRING", "what to do about it", default="")
+    updated_at: datetime = column("TIMESTAMP", "when the row was last written", default_factory=now)
+
+    @property
+    def id(self) -> TableId:
+        return TableId(self.source_schema, self.source_table)
 
 
-class Tables(ControlTable):
-    """One row per table, updated in place."""
+class Tables(ControlTable[TableState]):
+    """The captured tables of a pipeline; also the map from source names to names in the lake."""
 
-    NAME = "tables"
-    COMMENT = "The captured tables and their states."
-    FIELDS = (
-        Field("table_id", "STRING", "Stable id; keys the Delta transaction ids of bronze and silver."),
-        Field("source_schema", "STRING", "Schema at the source."),
-        Field("source_table", "STRING", "Name at the source."),
-        Field("bronze", "STRING", "Name of its bronze table."),
-        Field("silver", "STRING", "Name of its silver table."),
-        Field("state", "STRING", "snapshot, streaming or bronze_only."),
-        Field("reason", "STRING", "Why it is not streaming."),
-        Field("remedy", "STRING", "What to do about it."),
-        Field("updated_at", "TIMESTAMP", "When the state changed."),
-    )
+    name = "tables"
+    comment = "The captured tables, their names in source and lake, and what is being done with each"
+    row = TableState
 
-    def load(self) -> dict[TableId, TableState]:
-        states = [
-            TableState(**{**{k: v for k, v in row.items() if k != "pipeline"}, "state": State(row["state"])})
-            for row in self.select()
-        ]
-        return {TableId(state.source_schema, state.source_table): state for state in states}
+    def load(self) -> dict[TableId, TableState]:  # type: ignore[override]
+        """The states by source name."""
+        return {state.id: state for state in sorted(self._select(), key=lambda state: state.id)}
 
     def save(self, states: Sequence[TableState]) -> None:
-        """Insert or update, in one commit."""
-        rows = [{"pipeline": self.pipeline, **asdict(state), "state": state.state.value} for state in states]
-        self.lake.upsert_rows(self.ref, rows, keys=("pipeline", "table_id"))
+        """Write states, all in one commit.
+
+        :raises Conflict: another process wrote the same table's state at the same time.
+        """
+        if states:
+            rows = [self._to_dict(replace(state, updated_at=now())) for state in states]
+            self._lake.upsert_rows(self.ref, rows, ["pipeline", "table_id"])
+
+    def _from_dict(self, data: Mapping[str, Any]) -> TableState:
+        return TableState(**{**data, "state": State(data["state"])})
