@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -96,7 +97,8 @@ class _PipelineReader(SectionReader):
         run = self.section("run", Limits)
         if self.document.complaints or not (source and target and apply and run):
             raise _rejected(where, self.document.complaints)
-        return Pipeline(name, source, target, rules, apply, run, path, tuple(self.notices))
+        source = replace(source, rules=rules, window_bytes=run.window_mb << 20)
+        return Pipeline(name, source, target, apply, run, path, tuple(self.notices))
 
     # -- name
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
@@ -29,12 +30,16 @@ class SourceConfig:
     """The ``source:`` section: Debezium's properties, typed, with the defaults of ours.
 
     ``engine`` is canonical (``postgresql``); ``name`` is the pipeline's name, Debezium's topic.prefix.
+    ``rules`` are the file's table rules, whose column types the source gives its columns; ``window_bytes`` is
+    how much log it opens at once.
     """
 
     engine: str
     name: str
     values: Mapping[str, Any]
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, compare=False)
+    rules: tuple[TableRule, ...] = ()
+    window_bytes: int = 1 << 30
 
     def __getitem__(self, prop: str) -> Any:
         """The typed value, or the default.
@@ -71,6 +76,15 @@ class SourceConfig:
         entries = self["message.key.columns"]
         return next((columns for pattern, columns in entries if matches([pattern], str_of(table))), None)
 
+    def rule(self, table: TableId) -> TableRule:
+        """The first rule that matches the table, or one with the defaults."""
+        return next((rule for rule in self.rules if matches([rule.match], str_of(table))), _ANY_TABLE)
+
+    def column_type(self, table: TableId, column: str) -> pa.DataType | None:
+        """The type that the file gives a column, or None."""
+        text = self.rule(table).columns.get(column)
+        return None if text is None else arrow_type(text)
+
     def _passes(self, kind: str, name: str) -> bool:
         include, exclude = self[f"{kind}.include.list"], self[f"{kind}.exclude.list"]
         return (not include or matches(include, name)) and not matches(exclude, name)
@@ -78,9 +92,15 @@ class SourceConfig:
     def __repr__(self) -> str:
         return f"SourceConfig({self.engine}, {self.name!r}, sets {', '.join(sorted(self.values))})"
 
-    def __reduce__(self) -> tuple[type[SourceConfig], tuple[str, str, dict[str, Any]]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # The environment stays behind: it holds the passwords that the references name.
-        return SourceConfig, (self.engine, self.name, dict(self.values))
+        return _source_config, (self.engine, self.name, dict(self.values), self.rules, self.window_bytes)
+
+
+def _source_config(
+    engine: str, name: str, values: dict[str, Any], rules: tuple[TableRule, ...], window_bytes: int
+) -> SourceConfig:
+    return SourceConfig(engine, name, values, rules=rules, window_bytes=window_bytes)
 
 
 def str_of(table: TableId) -> str:
@@ -228,7 +248,6 @@ class Pipeline:
     name: str
     source: SourceConfig
     target: Target
-    tables: tuple[TableRule, ...] = ()
     apply: ApplyConfig = field(default_factory=ApplyConfig)
     run: Limits = field(default_factory=Limits)
     path: Path | None = None
@@ -244,7 +263,11 @@ class Pipeline:
 
     def rule(self, table: TableId) -> TableRule:
         """The first rule that matches the table, or one with the defaults."""
-        return next((rule for rule in self.tables if matches([rule.match], str_of(table))), _ANY_TABLE)
+        return self.source.rule(table)
+
+    @property
+    def tables(self) -> tuple[TableRule, ...]:
+        return self.source.rules
 
     def fingerprint(self) -> str:
         """Hash of everything that decides what rows look like: filters, keys, types, rules.
