@@ -73,6 +73,7 @@ class Capture:
         self._source = source
         self._owner = owner
         self._silver = silver
+        self._tables: list[TableId] = []
         self._mode = context.pipeline.source["snapshot.mode"]
         self._ladder = Ladder(
             context.lake, context.control, context.pipeline, owner.lease, source.source_type
@@ -102,7 +103,7 @@ class Capture:
 
     def begin(self, retake: Sequence[TableId] = ()) -> None:
         """Make the source ready, let it forget what is committed, answer signals, snapshot what is due."""
-        tables = self._source.tables()
+        tables = self._tables = self._source.tables()
         self._refuse_unknown(tables, retake)
         self._source.prepare(tables, self._standing.position if self._streaming else None)
         self._release()
@@ -152,6 +153,12 @@ class Capture:
         reach("released")
 
     def _refuse_unknown(self, tables: Sequence[TableId], retake: Sequence[TableId]) -> None:
+        if not tables:
+            raise FixConfiguration(
+                "the pipeline captures no table",
+                why="no table of the database passes its schema and table filters",
+                remedy="correct schema.include.list and table.include.list in the pipeline file",
+            )
         missing = [str(table) for table in retake if table not in tables]
         if missing:
             raise FixConfiguration(
@@ -220,6 +227,7 @@ class Capture:
     def _reading(self, *, endless: bool = False) -> Reading:
         return Reading(
             self._source,
+            self._tables if not endless else [entry.id for entry in self._standing.captured],
             self._pipeline,
             self._standing.captured.copy(),
             self._pipeline.staging,
@@ -263,11 +271,10 @@ class Capture:
 
     def _snapshot_waiting(self) -> None:
         """Read the tables whose snapshot is due in one consistent view, the log first, exactly up to it."""
-        present = set(self._source.tables())
         waiting = [
             entry
             for entry in self._standing.captured
-            if entry.state.state is State.SNAPSHOT and entry.id in present
+            if entry.state.state is State.SNAPSHOT and entry.id in self._tables
         ]
         if not waiting:
             return

@@ -27,6 +27,7 @@ from cdc_lib.errors import Interrupted
 from cdc_lib.evolution import ColumnChange
 from cdc_lib.position import Position
 from cdc_lib.progress import Progress
+from cdc_lib.schema import TableId
 from cdc_lib.source import Chunk, SnapshotSession, Source
 from cdc_lib.staging import BatchStage, StagedChange, StagedMessage
 
@@ -57,6 +58,7 @@ class Reading:
     """What reading needs. ``captured`` is this reader's own copy: it runs ahead of the committed state."""
 
     source: Source
+    tables: Sequence[TableId]
     pipeline: Pipeline
     captured: Captured
     folder: Path
@@ -82,9 +84,8 @@ class Reading:
 
 def log_batches(reading: Reading, after: Position, upto: Position, number: int) -> Iterator[ReadBatch]:
     """The log range (after, upto] as staged batches numbered from ``number``; the last may be empty."""
-    tables = [entry.id for entry in reading.captured]
     while after < upto and not reading.stop.is_set():
-        reader = reading.source.log(tables, reading.captured.structures())
+        reader = reading.source.log(reading.tables, reading.captured.structures())
         for batch in _window(reading, reader.read(after, upto), after, number):
             yield batch
             after, number = batch.upto, batch.number + 1
