@@ -150,7 +150,7 @@ def decode(chunks: list[list[bytes]], after: int, upto: int) -> list[LogEvent]:
 
 def as_rows(events: list[LogEvent]) -> list[Row]:
     """Rows in order of ordinal, after checking what the order of events promises."""
-    structure = {table: before for table, before in known().items()}
+    structure = known()
     rows: list[Row] = []
     last: dict[TableId, int] = {}
     for event in events:
