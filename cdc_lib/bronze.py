@@ -75,19 +75,6 @@ def table_name(table: TableId) -> str:
     return _UNSAFE.sub("_", f"{table.schema}_{table.name}")
 
 
-def table_collisions(tables: Iterable[TableId]) -> list[Finding]:
-    """Source tables that would share one table of ours; Spark does not tell upper from lower case."""
-    return [
-        Finding(
-            "error",
-            name,
-            f"{' and '.join(str(table) for table in sharing)} would both be written to the table {name}",
-            "capture them in different pipelines, or leave one out with table.exclude.list",
-        )
-        for name, sharing in _sharing(tables, table_name)
-    ]
-
-
 def column_collisions(table: Table) -> list[Finding]:
     """Columns that differ in case alone: Spark refuses Id beside ID, also inside a struct."""
     return [
@@ -253,7 +240,7 @@ def verify(lake: Lake, ref: TableRef, incarnation: str, batch: int) -> Commit:
     if found is None:
         raise ResnapshotNeeded(
             f"batch {batch} did not arrive in {ref.sql}",
-            why="Delta has recorded this batch, or a later one, for this table before and skipped the append; "
+            why="Delta has recorded this batch, or a later one, before and skipped the append: "
             "the control tables are older than the table (restored from a copy, or moved)",
             remedy="put the newest control tables back, or start a new pipeline name, which snapshots again",
         )

@@ -24,7 +24,7 @@ from cdc_lib import delta_log as log
 from cdc_lib.delta_direct import Conflict, Rows, Txn, conflict
 from cdc_lib.delta_log import Commit, parse_metadata
 from cdc_lib.errors import FixConfiguration
-from cdc_lib.nested_types import arrow_of_json, ddl_of_json, quoted
+from cdc_lib.nested_types import arrow_of_ddl, arrow_of_json, ddl_of_json, quoted
 from cdc_lib.spark_session import session, sibling
 
 if TYPE_CHECKING:
@@ -245,9 +245,7 @@ class Lake:
         else:
             self.append(ref, self._frame(ref, rows, self.spark), txn=txn, metadata=metadata)
 
-    def upsert_rows(
-        self, ref: TableRef, rows: Rows, keys: Sequence[str], *, txn: Txn | None = None
-    ) -> None:
+    def upsert_rows(self, ref: TableRef, rows: Rows, keys: Sequence[str], *, txn: Txn | None = None) -> None:
         """Replace the rows with equal ``keys`` and insert the others, in one commit.
 
         :raises Conflict: somebody changed the same rows at the same time.
@@ -300,7 +298,7 @@ class Lake:
             return self._takes_txn
 
     def sync(self, ref: TableRef, since_version: int) -> None:
-        """Flush the versions after ``since_version`` to disk; on a path only, elsewhere storage is durable."""
+        """Flush the versions after ``since_version`` to disk, on a path; elsewhere storage is durable."""
         if ref.path is not None:
             log.sync(ref.path, since_version)
 
@@ -320,7 +318,7 @@ class Lake:
         columns: Sequence[str] | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
-        """Rows whose columns equal ``where``, or exceed it where it is ``(">", bound)``, in no order; empty if
+        """Rows whose columns equal ``where`` (or exceed it, given as ``(">", bound)``), in no order; none if
         the table does not exist."""
         if ref.path is not None:
             found = direct.read(ref.path, columns, where)
@@ -364,7 +362,7 @@ class Lake:
         return self.history(ref, limit=1)[0].version
 
     def transaction_version(self, ref: TableRef, app_id: str) -> int | None:
-        """The newest transaction version of an application; None if none, or if it cannot be read (catalog)."""
+        """The newest transaction version of an application; None if none, or unreadable (in a catalog)."""
         return None if ref.path is None else direct.transaction_version(ref.path, app_id)
 
     def register(self) -> None:
@@ -432,9 +430,7 @@ def _shared(views: Mapping[str, DataFrame], spark: SparkSession) -> Iterator[Non
             across = f"cdc_{uuid.uuid4().hex}"
             frame.createGlobalTempView(across)
             shared.append(across)
-            spark.sql(
-                f"CREATE OR REPLACE TEMPORARY VIEW {quoted(name)} AS SELECT * FROM global_temp.{across}"
-            ).collect()
+            spark.table(f"global_temp.{across}").createOrReplaceTempView(name)
         yield
     finally:
         for name, across in zip(views, shared, strict=False):
@@ -461,8 +457,6 @@ def _is_direct(ref: TableRef) -> bool:
 
 
 def _arrow_schema(fields: Sequence[Field]) -> pa.Schema:
-    from cdc_lib.nested_types import arrow_of_ddl
-
     return pa.schema(
         [
             pa.field(

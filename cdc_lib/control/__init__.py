@@ -35,7 +35,7 @@ class Control:
         self.chunks = Chunks(lake, pipeline)
         self.signals = Signals(lake, pipeline)
         self.answers = Answers(lake, pipeline)
-        self.schema_history = SchemaHistory(lake, pipeline)
+        self.schema_history = SchemaHistory(lake, pipeline, self.batches, self.leases)
         self.schema_changes = SchemaChanges(lake, pipeline)
         self.transactions = Transactions(lake, pipeline)
         self.messages = Messages(lake, pipeline)

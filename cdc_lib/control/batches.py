@@ -1,116 +1,130 @@
-"""``control.batches``: what each batch is, fixed before anything of it is written to bronze."""
+"""What each batch is, fixed before the first of its rows is appended.
+
+The seal of batch N, attempt A is appended with the transaction version N * 1000 + A, and read back: of two
+runners at the same time one conflicts, of two in turn the second is skipped in silence and sees the first.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field, Txn
-from cdc_lib.errors import FixConfiguration, RetryLater
+from cdc_lib.control.row import ControlTable, Stored
+from cdc_lib.delta import Conflict, Txn
+from cdc_lib.errors import FixConfiguration, ResnapshotNeeded, RetryLater
 
-MAX_ATTEMPTS = 1000
+ATTEMPTS = 1000
 
 
 @dataclass(frozen=True)
 class SealedTable:
-    """What a batch has of one table. ``log_rows`` and ``log_hash`` prove a repeated read."""
+    """What a batch holds of one table."""
 
     table_id: str
     schema: str
     name: str
     schema_version: int
     rows: int
-    log_rows: int = 0
-    log_hash: str = ""
-    partial: bool = False
-    chunks: list[int] = field(default_factory=list)
+    log_rows: int
+    log_hash: str
+    partial: bool
+    chunks: list[int]
+
+
+_TABLES = (
+    "ARRAY<STRUCT<table_id: STRING, schema: STRING, name: STRING, schema_version: INT, rows: BIGINT, "
+    "log_rows: BIGINT, log_hash: STRING, partial: BOOLEAN, chunks: ARRAY<INT>>>"
+)
 
 
 @dataclass(frozen=True)
 class Seal:
-    """Batch N is exactly the commits with ``after`` < commit <= ``upto`` (JSON positions), and the chunks."""
+    """One attempt at a batch: exactly what is read, and from where to where."""
 
-    batch: int
-    attempt: int
-    runner: str
-    incarnation: str
-    after: str
-    upto: str
-    tables: list[SealedTable]
-    configuration: str
-    staging: str
-    sealed_at: datetime = field(default_factory=now)
+    batch: Annotated[int, Stored("BIGINT", "number of the batch; rises for ever")]
+    attempt: Annotated[int, Stored("INT", "1 for the runner that read it, then one more a takeover")]
+    runner: Annotated[str, Stored("STRING", "runner that executes it")]
+    incarnation: Annotated[str, Stored("STRING", "id of this life of the pipeline")]
+    after: Annotated[str, Stored("STRING", "position after which its log rows begin, JSON")]
+    upto: Annotated[str, Stored("STRING", "position up to which its log rows go, JSON")]
+    tables: Annotated[list[SealedTable], Stored(_TABLES, "its tables, with count and hash of their rows")]
+    configuration: Annotated[str, Stored("STRING", "hash of the configuration under which it was read")]
+    staging: Annotated[str, Stored("STRING", "folder of its staged rows, gone after the commit")]
+    sealed_at: Annotated[datetime, Stored("TIMESTAMP", "when it was sealed")]
 
 
-class Batches(ControlTable):
-    """Append-only, one row per attempt."""
+class Batches(ControlTable[Seal]):
+    """The seals of a pipeline."""
 
-    NAME = "batches"
-    COMMENT = "Sealed batches: range, tables, row counts and hashes. Committed ones are in watermarks."
-    FIELDS = (
-        Field("batch", "BIGINT", "Number of the batch; rises for ever."),
-        Field("attempt", "INT", "Rises when another runner, or a restarted one, takes the batch over."),
-        Field("runner", "STRING", "Who sealed it."),
-        Field("incarnation", "STRING", "Id of this life of the pipeline."),
-        Field("after", "STRING", "JSON position: commits after this one."),
-        Field("upto", "STRING", "JSON position: commits up to this one."),
-        Field(
-            "tables",
-            "ARRAY<STRUCT<table_id: STRING, schema: STRING, name: STRING, schema_version: INT, rows: BIGINT, "
-            "log_rows: BIGINT, log_hash: STRING, partial: BOOLEAN, chunks: ARRAY<INT>>>",
-            "What the batch has of each table.",
-        ),
-        Field("configuration", "STRING", "Hash of the configuration that shaped the rows."),
-        Field("staging", "STRING", "Folder of the staged rows until the commit."),
-        Field("sealed_at", "TIMESTAMP", "When."),
-    )
+    name = "batches"
+    comment = "What each batch is, sealed before its rows are appended"
+    row = Seal
 
     def seal(self, seal: Seal) -> None:
-        """Append under the plan's transaction version, and read back.
+        """Fix a batch, or take over one that was not finished.
 
-        A concurrent loser gets Delta's conflict, a sequential one is skipped in silence and sees the winner
-        here; two blind appends would both land.
-
-        :raises RetryLater: another runner sealed this batch.
+        :raises RetryLater: another runner sealed it.
+        :raises ResnapshotNeeded: Delta skipped the row though nobody sealed it: the table was restored.
         """
-        if seal.attempt >= MAX_ATTEMPTS:
+        if not 1 <= seal.attempt < ATTEMPTS:
             raise FixConfiguration(
-                f"batch {seal.batch} was attempted {MAX_ATTEMPTS - 1} times",
-                remedy="look at the errors in control.runs; something fails the same way every time",
+                f"batch {seal.batch} failed {ATTEMPTS - 1} times",
+                why="every attempt ended between its seal and its commit",
+                remedy="see the errors in the control table runs; nothing is lost",
             )
-        version = seal.batch * MAX_ATTEMPTS + seal.attempt
-        self.insert([asdict(seal)], txn=Txn(f"{seal.incarnation}/plan", version))
-        newest = self._newest(seal.batch)
-        if newest is None or (newest.attempt, newest.runner) != (seal.attempt, seal.runner):
-            owner = newest.runner if newest else "nobody"
-            raise RetryLater(
-                f"batch {seal.batch} was sealed by another runner ({owner})",
-                why="two runners work on this pipeline",
-                remedy="run again; let only one job run a pipeline",
-            )
+        try:
+            self._append([seal], Txn(f"{seal.incarnation}/plan", seal.batch * ATTEMPTS + seal.attempt))
+        except Conflict:
+            raise _sealed_by_another(seal, "") from None
+        self._read_back(seal)
 
     def unfinished(self, committed: int) -> Seal | None:
-        """The newest attempt at the batch after the committed one, if it was sealed."""
-        return self._newest(committed + 1)
+        """The newest attempt at the batch after the last committed one; None if it was never sealed."""
+        return max(self._select(batch=committed + 1), key=_order, default=None)
 
     def after(self, batch: int) -> list[Seal]:
-        """The newest attempt of each sealed batch above ``batch``, oldest first."""
-        newest: dict[int, Seal] = {}
-        for row in self.select({"batch": (">", batch)}):
-            seal = _seal(row)
-            if seal.batch not in newest or newest[seal.batch].attempt < seal.attempt:
-                newest[seal.batch] = seal
-        return [newest[number] for number in sorted(newest)]
+        """The newest attempt at each batch above ``batch``, in order."""
+        newest = {seal.batch: seal for seal in sorted(self.load(), key=_order) if seal.batch > batch}
+        return list(newest.values())
 
-    def _newest(self, batch: int) -> Seal | None:
-        seals = [_seal(row) for row in self.select({"batch": batch})]
-        return max(seals, key=lambda seal: seal.attempt, default=None)
+    def last(self) -> Seal | None:
+        """The newest attempt at the highest batch."""
+        return max(self.load(), key=_order, default=None)
+
+    def readers(self) -> dict[int, str]:
+        """For each batch the runner of its first attempt, which read it from the source."""
+        where = {"pipeline": self._pipeline, "attempt": 1}
+        found = self._lake.rows(self.ref, ["batch", "runner"], where)
+        return {row["batch"]: row["runner"] for row in found}
+
+    def _read_back(self, seal: Seal) -> None:
+        found = [other for other in self._select(batch=seal.batch) if other.attempt >= seal.attempt]
+        if any((other.attempt, other.runner) == (seal.attempt, seal.runner) for other in found):
+            return
+        later = max(found, key=_order, default=None) or self.last()
+        if later is not None and _order(later) >= _order(seal):
+            raise _sealed_by_another(seal, later.runner)
+        raise ResnapshotNeeded(
+            f"the seal of batch {seal.batch} did not arrive",
+            why="Delta has recorded this batch before and skipped the row: "
+            "the table batches was restored to an older version",
+            remedy="restore it to its newest version, or start a new pipeline name, which snapshots again",
+        )
+
+    def _from_dict(self, data: Mapping[str, Any]) -> Seal:
+        seal = Seal(**data)
+        return replace(seal, tables=[SealedTable(**table) for table in data["tables"]])
 
 
-def _seal(row: dict[str, Any]) -> Seal:
-    tables = [SealedTable(**table) for table in row["tables"] or []]
-    return Seal(
-        **{name: value for name, value in row.items() if name not in ("pipeline", "tables")}, tables=tables
+def _order(seal: Seal) -> tuple[int, int]:
+    return seal.batch, seal.attempt
+
+
+def _sealed_by_another(seal: Seal, runner: str) -> RetryLater:
+    return RetryLater(
+        f"another runner sealed batch {seal.batch}" + (f": {runner}" if runner else ""),
+        why="two runners were at work on this pipeline",
+        remedy="run again; the batch is finished by whoever holds the lease",
     )

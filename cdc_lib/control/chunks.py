@@ -1,73 +1,75 @@
-"""``control.chunks``: the pieces of running and finished snapshots, for people who watch them."""
+"""Progress of snapshots: a row when a chunk is planned, a row when it is done. Only ever appended to."""
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Literal
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field, Txn
+from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.delta import Lake, Txn
 from cdc_lib.source import Chunk
 
 
-class Chunks(ControlTable):
-    """Append-only: a chunk is ``planned``, and ``done`` in the batch that committed it."""
+@dataclass(frozen=True)
+class ChunkRow:
+    """One chunk of one table's snapshot, planned or done."""
 
-    NAME = "chunks"
-    COMMENT = "Pieces of snapshots: planned, and done in a batch."
-    FIELDS = (
-        Field("snapshot_id", "STRING", "Id of one opened view."),
-        Field("table_id", "STRING", "The table, as in control.tables."),
-        Field("number", "INT", "Number of the piece within its table."),
-        Field("state", "STRING", "planned or done."),
-        Field("lower", "STRING", "JSON: lower bound of the key, inclusive; NULL is open."),
-        Field("upper", "STRING", "JSON: upper bound of the key, exclusive; NULL is open."),
-        Field("rows", "BIGINT", "Planned: the server's estimate."),
-        Field("batch", "BIGINT", "Done: the batch that has it."),
-        Field("at", "TIMESTAMP", "When."),
-    )
+    snapshot: Annotated[str, Stored("STRING", "id of the snapshot that the chunk belongs to")]
+    table_id: Annotated[str, Stored("STRING", "table, as in the control table tables")]
+    number: Annotated[int, Stored("INT", "place of the chunk in the snapshot of this table")]
+    lower: Annotated[list[str] | None, Stored("ARRAY<STRING>", "lowest key, included; NULL: open")]
+    upper: Annotated[
+        list[str] | None, Stored("ARRAY<STRING>", "upper bound of the key, not included; NULL: open")
+    ]
+    state: Annotated[Literal["planned", "done"], Stored("STRING", "planned or done")]
+    batch: Annotated[
+        int | None, Stored("BIGINT", "batch that brought its rows; it is done if that is committed")
+    ]
+    rows: Annotated[int | None, Stored("BIGINT", "estimate of its rows, on planned ones; NULL: not known")]
+    at: Annotated[datetime, Stored("TIMESTAMP", "when the row was written")] = field(default_factory=now)
 
-    def __init__(self, lake: Any, pipeline: str) -> None:
+
+class Chunks(ControlTable[ChunkRow]):
+    """The chunks of a pipeline's snapshots."""
+
+    name = "chunks"
+    comment = "Progress of snapshots: a row when a chunk is planned, another when it is done"
+    row = ChunkRow
+
+    def __init__(self, lake: Lake, pipeline: str) -> None:
         super().__init__(lake, pipeline)
-        self._snapshot_id = ""
+        self._snapshots: dict[str, str] = {}
 
     def plan(self, chunks: Mapping[str, Sequence[Chunk]]) -> None:
-        """A view was opened and its tables, by id, cut into these pieces."""
-        self._snapshot_id = uuid.uuid4().hex
-        self.insert(
-            [
-                {
-                    "snapshot_id": self._snapshot_id,
-                    "table_id": table_id,
-                    "number": chunk.number,
-                    "state": "planned",
-                    "lower": _bound(chunk.lower),
-                    "upper": _bound(chunk.upper),
-                    "rows": chunk.rows,
-                    "at": now(),
-                }
-                for table_id, pieces in chunks.items()
-                for chunk in pieces
-            ]
+        """Write down the chunks that a snapshot is about to read, by table id."""
+        snapshot = uuid.uuid4().hex
+        self._snapshots.update(dict.fromkeys(chunks, snapshot))
+        self._append(
+            [_planned(snapshot, table_id, chunk) for table_id, planned in chunks.items() for chunk in planned]
         )
 
-    def done(self, chunks: Sequence[tuple[str, int]], *, batch: int, txn: Txn) -> None:
-        """These pieces, as table id and number, are in the batch that is about to be committed."""
-        rows = [
-            {
-                "snapshot_id": self._snapshot_id,
-                "table_id": table_id,
-                "number": number,
-                "state": "done",
-                "batch": batch,
-                "at": now(),
-            }
-            for table_id, number in chunks
-        ]
-        self.insert(rows, txn=txn)
+    def done(self, chunks: Sequence[tuple[str, int]], *, batch: int, txn: Txn | None = None) -> None:
+        """Note chunks (table id and number) whose rows are in bronze with ``batch``."""
+        if any(table_id not in self._snapshots for table_id, _ in chunks):
+            self._snapshots = self._newest() | self._snapshots
+        self._append(
+            [
+                ChunkRow(self._snapshots.get(table_id, ""), table_id, number, None, None, "done", batch, None)
+                for table_id, number in chunks
+            ],
+            txn,
+        )
+
+    def _newest(self) -> dict[str, str]:
+        """The newest snapshot planned for each table, by table id."""
+        planned = sorted(self._select(state="planned"), key=lambda row: row.at)
+        return {row.table_id: row.snapshot for row in planned}
 
 
-def _bound(bound: tuple[str, ...] | None) -> str | None:
-    return None if bound is None else json.dumps(bound)
+def _planned(snapshot: str, table_id: str, chunk: Chunk) -> ChunkRow:
+    lower = None if chunk.lower is None else list(chunk.lower)
+    upper = None if chunk.upper is None else list(chunk.upper)
+    return ChunkRow(snapshot, table_id, chunk.number, lower, upper, "planned", None, chunk.rows)

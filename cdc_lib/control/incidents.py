@@ -1,42 +1,37 @@
-"""``control.incidents``: where silver could not be made equal to the source, and what to do about it."""
+"""What went wrong without stopping the run, each with what to do about it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field
+from cdc_lib.control.row import ControlTable, Stored, now
 
 
 @dataclass(frozen=True)
 class Incident:
-    kind: str
-    table_id: str
-    table: str
-    batch: int
-    message: str
-    remedy: str
+    """One difference between source and tables that somebody should know of."""
+
+    kind: Annotated[str, Stored("STRING", "kind of incident, a few words")]
+    table_id: Annotated[str, Stored("STRING", "table, as in the control table tables")]
+    table: Annotated[str, Stored("STRING", "name of the table in the source")]
+    batch: Annotated[int, Stored("BIGINT", "batch in which it happened")]
+    message: Annotated[str, Stored("STRING", "what happened, and why")]
+    remedy: Annotated[str, Stored("STRING", "what to do about it")]
+    at: Annotated[datetime, Stored("TIMESTAMP", "when the row was written")] = field(default_factory=now)
 
 
-class Incidents(ControlTable):
-    """Append-only."""
+class Incidents(ControlTable[Incident]):
+    """The incidents of a pipeline."""
 
-    NAME = "incidents"
-    COMMENT = "Differences that could not be avoided, and their remedies."
-    FIELDS = (
-        Field("kind", "STRING", "value not known, rows recomputed, table without a key."),
-        Field("table_id", "STRING", "The table, as in control.tables."),
-        Field("table", "STRING", "Its name at the source."),
-        Field("batch", "BIGINT", "The batch in which it showed."),
-        Field("message", "STRING", "What happened."),
-        Field("remedy", "STRING", "What to do."),
-        Field("at", "TIMESTAMP", "When it was written."),
-    )
-
-    def add(self, incident: Incident) -> None:
-        self.insert([{**asdict(incident), "at": now()}])
+    name = "incidents"
+    comment = "What went wrong without stopping the run, and what to do about it"
+    row = Incident
 
     def load(self) -> list[Incident]:
-        names = [name for name in Incident.__dataclass_fields__]
-        rows = sorted(self.select(), key=lambda row: row["at"])
-        return [Incident(**{name: row[name] for name in names}) for row in rows]
+        """All incidents, oldest first."""
+        return sorted(self._select(), key=lambda incident: incident.at)
+
+    def add(self, incident: Incident) -> None:
+        self._append([incident])

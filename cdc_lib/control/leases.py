@@ -1,149 +1,177 @@
-"""``control.leases``: which runner owns a pipeline, and which incarnation of it this is."""
+"""Who may write: one row a pipeline, replaced by compare and swap.
+
+Each change of the row carries ``number`` as a Delta transaction version: of two runners that read the same
+row, one commit stands, the other conflicts or is skipped and reads the winner back.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import uuid
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field, Txn
+from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.delta import Conflict, Lake, Txn
 from cdc_lib.errors import RetryLater
-from cdc_lib.staging import boot_id
 
 
 @dataclass(frozen=True)
 class Lease:
-    """``incarnation`` is given out with a pipeline's first lease and stays; ``runner`` holds it until
-    ``expires_at`` (UTC). ``generation`` rises with every change."""
+    """The right of one runner to write, until ``expires_at``."""
 
-    generation: int
-    incarnation: str
-    runner: str
-    host: str
-    pid: int
-    process_started: str
-    acquired_at: datetime
-    expires_at: datetime
+    incarnation: Annotated[
+        str, Stored("STRING", "id of this life of the pipeline; fixed with its first lease")
+    ]
+    runner: Annotated[str, Stored("STRING", "who holds the lease")]
+    host: Annotated[str, Stored("STRING", "machine that the runner works on")]
+    machine: Annotated[
+        str, Stored("STRING", "boot and process space of that machine, to tell whether pid means ours")
+    ]
+    pid: Annotated[int, Stored("INT", "process of the runner")]
+    process_started: Annotated[
+        str, Stored("STRING", "when the process started, in the machine's own clock ticks")
+    ]
+    acquired_at: Annotated[datetime, Stored("TIMESTAMP", "when the runner took the lease")]
+    expires_at: Annotated[datetime, Stored("TIMESTAMP", "from when on others may take it")]
+    number: Annotated[int, Stored("BIGINT", "counts the changes of this row; the Delta transaction version")]
 
 
-class Leases(ControlTable):
-    """One row per pipeline. The generation is also the change's transaction version, so that of two runners
-    who saw the same generation only one can write the next."""
+class Leases(ControlTable[Lease]):
+    """The lease of a pipeline. ``holder`` is the runner that took it through this object."""
 
-    NAME = "leases"
-    COMMENT = "Which runner owns which pipeline."
-    FIELDS = (
-        Field("generation", "BIGINT", "Rises with every change of the lease."),
-        Field("incarnation", "STRING", "Id of this life of the pipeline; part of all transaction ids."),
-        Field("runner", "STRING", "Who owns it; empty when nobody does."),
-        Field("host", "STRING", "Machine and its last boot."),
-        Field("pid", "BIGINT", "Process on it."),
-        Field("process_started", "STRING", "When that process started, in the system's own terms."),
-        Field("acquired_at", "TIMESTAMP", "When it was taken."),
-        Field("expires_at", "TIMESTAMP", "When others may take it."),
-    )
+    name = "leases"
+    comment = "Which runner may write for a pipeline, and until when"
+    row = Lease
+
+    def __init__(self, lake: Lake, pipeline: str) -> None:
+        super().__init__(lake, pipeline)
+        self.holder = ""
+
+    def current(self) -> Lease | None:
+        """The newest lease, valid or not."""
+        return max(self.load(), key=lambda lease: lease.number, default=None)
 
     def acquire(self, runner: str, seconds: int) -> Lease:
-        """Take the pipeline, or fail.
+        """Take the lease: none is there, it has run out, or its process on this machine is gone.
 
-        A lease of a process that no longer lives on this machine is void at once.
-
-        :raises RetryLater: another runner has it.
+        :raises RetryLater: another runner holds it, or took it at the same moment.
         """
-        held = self._held()
-        if held is not None and _valid(held):
-            raise _taken(held)
-        moment = now()
+        held = self.current()
+        if held is not None and is_valid(held):
+            raise _held_by(held)
+        at = now()
         lease = Lease(
-            generation=held.generation + 1 if held else 1,
-            incarnation=held.incarnation if held else str(uuid.uuid4()),
+            incarnation=held.incarnation if held else uuid.uuid4().hex,
             runner=runner,
-            host=_host(),
+            host=socket.gethostname(),
+            machine=machine_id(),
             pid=os.getpid(),
-            process_started=_started(os.getpid()),
-            acquired_at=moment,
-            expires_at=moment + timedelta(seconds=seconds),
+            process_started=process_start(os.getpid()),
+            acquired_at=at,
+            expires_at=at + timedelta(seconds=seconds),
+            number=held.number + 1 if held else 1,
         )
-        return self._write(lease)
+        taken = self._swap(lease)
+        self.holder = runner
+        return taken
 
     def renew(self, lease: Lease, seconds: int) -> Lease:
-        """Put the expiry off.
+        """Extend the lease; also after it ran out, as long as nobody else took it.
 
-        :raises RetryLater: somebody else took the pipeline meanwhile.
+        :raises RetryLater: somebody did.
         """
-        expires = now() + timedelta(seconds=seconds)
-        return self._write(replace(lease, generation=lease.generation + 1, expires_at=expires))
+        held = self.current()
+        if held is None or held.runner != lease.runner:
+            raise _taken_over(lease, held)
+        longer = replace(lease, number=held.number + 1, expires_at=now() + timedelta(seconds=seconds))
+        return self._swap(longer)
 
     def release(self, lease: Lease) -> None:
-        """Give the pipeline back; nothing happens if it is no longer ours."""
-        free = replace(lease, generation=lease.generation + 1, runner="", expires_at=now())
-        with suppress(RetryLater):
-            self._write(free)
+        """Let others take it at once; nothing happens if they already did."""
+        held = self.current()
+        if held is None or held.runner != lease.runner:
+            return
+        try:
+            self._swap(replace(lease, number=held.number + 1, expires_at=now()))
+        except RetryLater:
+            return
 
-    def _held(self) -> Lease | None:
-        rows = self.select()
-        if not rows:
-            return None
-        return Lease(**{name: value for name, value in rows[0].items() if name != "pipeline"})
-
-    def _write(self, lease: Lease) -> Lease:
-        """Write the next generation and read it back; a version that is taken is skipped in silence."""
-        txn = Txn(f"{self.pipeline}/lease", lease.generation)
-        self.lake.upsert_rows(
-            self.ref, [{"pipeline": self.pipeline, **asdict(lease)}], keys=("pipeline",), txn=txn
-        )
-        found = self._held()
-        if found is None or (found.generation, found.runner) != (lease.generation, lease.runner):
-            raise _taken(found)
-        return lease
+    def _swap(self, lease: Lease) -> Lease:
+        txn = Txn(f"lease/{self._pipeline}", lease.number)
+        try:
+            self._lake.upsert_rows(self.ref, [self._to_dict(lease)], ["pipeline"], txn=txn)
+        except Conflict:
+            raise _taken_over(lease, self.current()) from None
+        held = self.current()
+        if held is None or (held.runner, held.number) != (lease.runner, lease.number):
+            raise _taken_over(lease, held)
+        return held
 
 
-def _valid(lease: Lease) -> bool:
-    if not lease.runner or lease.expires_at <= now():
+def is_valid(lease: Lease) -> bool:
+    """Whether its runner may still be at work: not run out, and its process not known to be gone."""
+    if lease.expires_at <= now():
         return False
-    return lease.host != _host() or _started(lease.pid) == lease.process_started
+    if lease.machine != machine_id():
+        return True
+    return process_start(lease.pid) == lease.process_started
 
 
-def _taken(lease: Lease | None) -> RetryLater:
-    if lease is None:
-        return RetryLater(
-            "the pipeline's lease is gone", why="control.leases was changed", remedy="run again"
-        )
-    return RetryLater(
-        f"another runner works on this pipeline: {lease.runner}",
-        why=f"its lease (host {lease.host.split('/')[0]}, process {lease.pid}) runs until "
-        f"{lease.expires_at:%Y-%m-%d %H:%M:%S} UTC",
-        remedy="wait for it, or stop it; a dead runner's lease ends by itself",
-    )
-
-
-def _host() -> str:
-    return f"{socket.gethostname()}/{boot_id()}"
-
-
-def _started(pid: int) -> str:
-    """The process's start in clock ticks since boot, "" if there is no such process, so that a reused pid is
-    not taken for its predecessor."""
+def machine_id() -> str:
+    """What a process id belongs to: this boot of this machine, and this process space (containers)."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return _started_elsewhere(pid)
-    fields = text.rsplit(")", 1)[1].split()
-    return "" if fields[0] in "ZX" else fields[19]
+        return socket.gethostname()
 
 
-def _started_elsewhere(pid: int) -> str:
-    if Path("/proc/self").exists():
+def process_start(pid: int) -> str:
+    """When a process started, so that a reused id is not taken for it; empty if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return _exists(pid)
+    # The program's name, in parentheses, may itself hold spaces and parentheses.
+    state, *rest = stat.rpartition(")")[2].split()
+    return "" if state in "ZX" else rest[18]
+
+
+def _exists(pid: int) -> str:
+    """Where there is no /proc: whether there is such a process."""
+    if Path("/proc/self/stat").exists():
         return ""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return ""
     except PermissionError:
-        pass
-    return "alive"
+        return "running"
+    return "running"
+
+
+def _held_by(lease: Lease) -> RetryLater:
+    return RetryLater(
+        f"another runner is at work on this pipeline: {lease.runner}",
+        why=f"it runs on {lease.host}, process {lease.pid}, and holds the lease until "
+        f"{lease.expires_at:%Y-%m-%d %H:%M:%S} UTC",
+        remedy="wait for it to end, or stop it; the lease of a stopped runner runs out by itself",
+    )
+
+
+def _taken_over(lease: Lease, held: Lease | None) -> RetryLater:
+    if held is None:
+        return RetryLater(
+            f"the lease of {lease.runner} is gone",
+            why="somebody deleted rows of the control table leases",
+            remedy="run again",
+        )
+    return RetryLater(
+        f"{lease.runner} does not hold the lease: {held.runner} took it",
+        why=f"it runs on {held.host}, process {held.pid}, since {held.acquired_at:%Y-%m-%d %H:%M:%S} UTC",
+        remedy="wait for it to end; what it commits counts, this runner stops",
+    )

@@ -1,41 +1,50 @@
-"""``control.messages``: what applications wrote into the source's log (``pg_logical_emit_message``)."""
+"""Messages that applications wrote into the source's log."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field, Txn
-from cdc_lib.staging import StagedMessage
+from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.delta import Txn
+
+if TYPE_CHECKING:
+    from cdc_lib.staging import StagedMessage
 
 
-class Messages(ControlTable):
-    """Append-only."""
+@dataclass(frozen=True)
+class MessageRow:
+    """One message."""
 
-    NAME = "messages"
-    COMMENT = "Messages that applications wrote into the source's log."
-    FIELDS = (
-        Field("prefix", "STRING", "The message's prefix."),
-        Field("content", "BINARY", "The message."),
-        Field("transactional", "BOOLEAN", "Whether it belongs to a transaction, and was committed with it."),
-        Field("transaction_id", "BIGINT", "That transaction."),
-        Field("position", "STRING", "Sort key of its place in the log."),
-        Field("batch", "BIGINT", "The batch it came in."),
-        Field("at", "TIMESTAMP", "When it was written here."),
-    )
+    prefix: Annotated[str, Stored("STRING", "prefix that the application gave it")]
+    content: Annotated[bytes, Stored("BINARY", "its bytes, as they are")]
+    transactional: Annotated[bool, Stored("BOOLEAN", "whether it is part of a transaction")]
+    position: Annotated[str, Stored("STRING", "sort key of its place in the log")]
+    transaction_id: Annotated[int | None, Stored("BIGINT", "its transaction, if it is part of one")]
+    batch: Annotated[int, Stored("BIGINT", "batch that brought it")]
+    at: Annotated[datetime, Stored("TIMESTAMP", "when the row was written")] = field(default_factory=now)
 
-    def add(self, messages: Sequence[StagedMessage], *, batch: int, txn: Txn) -> None:
+
+class Messages(ControlTable[MessageRow]):
+    """The messages of a pipeline's source."""
+
+    name = "messages"
+    comment = "Messages that applications wrote into the source's log"
+    row = MessageRow
+
+    def add(self, messages: Sequence[StagedMessage], *, batch: int, txn: Txn | None = None) -> None:
         rows = [
-            {
-                "prefix": message.prefix,
-                "content": base64.b64decode(message.content),
-                "transactional": message.transactional,
-                "transaction_id": message.transaction_id,
-                "position": message.sort_key,
-                "batch": batch,
-                "at": now(),
-            }
+            MessageRow(
+                message.prefix,
+                base64.b64decode(message.content),
+                message.transactional,
+                message.sort_key,
+                message.transaction_id,
+                batch,
+            )
             for message in messages
         ]
-        self.insert(rows, txn=txn)
+        self._append(rows, txn)

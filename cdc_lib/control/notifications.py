@@ -1,24 +1,35 @@
-"""``control.notifications``: milestones of a pipeline, for whoever waits for them."""
+"""What a run tells about its progress, as Debezium's notifications do."""
 
 from __future__ import annotations
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated
+
+from cdc_lib.control.row import ControlTable, Stored, now
 
 
-class Notifications(ControlTable):
-    """Append-only; names follow Debezium's notifications."""
+@dataclass(frozen=True)
+class Notification:
+    """One message of a run to whoever watches; columns as in Debezium's notifications."""
 
-    NAME = "notifications"
-    COMMENT = "Milestones: a snapshot started, a table completed, a snapshot completed."
-    FIELDS = (
-        Field("id", "STRING", "Id of what it belongs to, such as a snapshot."),
-        Field("aggregate_type", "STRING", "Initial Snapshot, ..."),
-        Field("type", "STRING", "STARTED, TABLE_SCAN_COMPLETED, COMPLETED."),
-        Field("additional_data", "MAP<STRING,STRING>", "What else is known."),
-        Field("at", "TIMESTAMP", "When."),
+    id: Annotated[str, Stored("STRING", "id of the notification")]
+    aggregate_type: Annotated[
+        str, Stored("STRING", "what it is about: Initial Snapshot, Incremental Snapshot, ...")
+    ]
+    type: Annotated[str, Stored("STRING", "what happened: STARTED, COMPLETED, ...")]
+    additional_data: Annotated[dict[str, str], Stored("MAP<STRING, STRING>", "details")] = field(
+        default_factory=dict
     )
+    at: Annotated[datetime, Stored("TIMESTAMP", "when it was written")] = field(default_factory=now)
 
-    def add(self, id: str, aggregate_type: str, type: str, data: dict[str, str]) -> None:
-        row = {"id": id, "aggregate_type": aggregate_type, "type": type, "additional_data": data, "at": now()}
-        self.insert([row])
+
+class Notifications(ControlTable[Notification]):
+    """The notifications of a pipeline."""
+
+    name = "notifications"
+    comment = "What runs tell about their progress"
+    row = Notification
+
+    def add(self, notification: Notification) -> None:
+        self._append([notification])

@@ -1,30 +1,51 @@
-"""``control.schema_changes``: what changed in the structure of captured tables, column by column."""
+"""Changes of tables' structures, one row a column, for people; the structures are in schema_history."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field, Txn
-from cdc_lib.staging import StagedChange
+from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.delta import Txn
+
+if TYPE_CHECKING:
+    from cdc_lib.staging import StagedChange
 
 
-class SchemaChanges(ControlTable):
-    """Append-only."""
+@dataclass(frozen=True)
+class SchemaChangeRow:
+    """One change of one column."""
 
-    NAME = "schema_changes"
-    COMMENT = "Changes of table structures."
-    FIELDS = (
-        Field("table_id", "STRING", "The table, as in control.tables."),
-        Field("table", "STRING", "Its name at the source."),
-        Field("version", "INT", "The structure that came of it, as in control.schema_history."),
-        Field("kind", "STRING", "added, readded, dropped, widened or retyped."),
-        Field("column", "STRING", "The column."),
-        Field("detail", "STRING", "Types, where they matter."),
-        Field("batch", "BIGINT", "The batch it came in."),
-        Field("at", "TIMESTAMP", "When it was written."),
-    )
+    table_id: Annotated[str, Stored("STRING", "table, as in the control table tables")]
+    table: Annotated[str, Stored("STRING", "name of the table in the source")]
+    version: Annotated[int, Stored("INT", "version of the structure that it led to")]
+    kind: Annotated[str, Stored("STRING", "kind of change: added, dropped, widened, ...")]
+    column: Annotated[str, Stored("STRING", "name of the column")]
+    detail: Annotated[str, Stored("STRING", "what was before and what is now")]
+    batch: Annotated[int, Stored("BIGINT", "batch in which it happened")]
+    at: Annotated[datetime, Stored("TIMESTAMP", "when the row was written")] = field(default_factory=now)
 
-    def add(self, changes: Sequence[StagedChange], *, batch: int, txn: Txn) -> None:
-        self.insert([{**asdict(change), "batch": batch, "at": now()} for change in changes], txn=txn)
+
+class SchemaChanges(ControlTable[SchemaChangeRow]):
+    """The changes of a pipeline's tables."""
+
+    name = "schema_changes"
+    comment = "Changes of the captured tables' structures, one row a column"
+    row = SchemaChangeRow
+
+    def add(self, changes: Sequence[StagedChange], *, batch: int, txn: Txn | None = None) -> None:
+        rows = [
+            SchemaChangeRow(
+                change.table_id,
+                change.table,
+                change.version,
+                change.kind,
+                change.column,
+                change.detail,
+                batch,
+            )
+            for change in changes
+        ]
+        self._append(rows, txn)

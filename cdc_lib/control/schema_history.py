@@ -1,67 +1,93 @@
-"""``control.schema_history``: every structure each table has had, by version.
+"""Every structure that a captured table has had, numbered from 1.
 
-Versions are written before their batch is sealed. If the batch never is, they never happened: they are
-ignored, and written again with the next attempt.
+Versions are written before the batch in which they first occur is sealed. They count only if the seal is
+by the runner that wrote them: a runner that died before its seal may have read further than the next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field
+from cdc_lib.control.batches import Batches
+from cdc_lib.control.leases import Leases
+from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.delta import Lake
 from cdc_lib.schema import Table
 
 
 @dataclass(frozen=True)
 class SchemaVersion:
-    """A table's structure (its ``version`` is the number) and the batch that brought it."""
+    """A structure of a table, and the batch in which it first occurs."""
 
     table_id: str
     batch: int
     table: Table
 
 
-class SchemaHistory(ControlTable):
-    """Append-only."""
+@dataclass(frozen=True)
+class SchemaRow:
+    """The structure as it is stored."""
 
-    NAME = "schema_history"
-    COMMENT = "Every structure of every table. Counts only if its batch was sealed."
-    FIELDS = (
-        Field("table_id", "STRING", "The table, as in control.tables."),
-        Field("version", "INT", "Number of the structure, from 1."),
-        Field("batch", "BIGINT", "The batch that brought it."),
-        Field("structure", "STRING", "JSON: columns with types, ids and comments; key; identity."),
-        Field("at", "TIMESTAMP", "When it was written."),
-    )
+    table_id: Annotated[str, Stored("STRING", "table, as in the control table tables")]
+    version: Annotated[int, Stored("INT", "counts the structures of the table, from 1")]
+    batch: Annotated[
+        int, Stored("BIGINT", "batch in which it first occurs; it counts only if that was sealed")
+    ]
+    runner: Annotated[
+        str, Stored("STRING", "runner that wrote it; it counts only if that runner sealed the batch")
+    ]
+    structure: Annotated[str, Stored("STRING", "columns, types, key and identity, JSON")]
+    at: Annotated[datetime, Stored("TIMESTAMP", "when the row was written")] = field(default_factory=now)
+
+
+class SchemaHistory(ControlTable[SchemaRow]):
+    """The structures of a pipeline's tables."""
+
+    name = "schema_history"
+    comment = "Every structure that a captured table has had"
+    row = SchemaRow
+
+    def __init__(self, lake: Lake, pipeline: str, batches: Batches, leases: Leases) -> None:
+        super().__init__(lake, pipeline)
+        self._batches = batches
+        self._leases = leases
 
     def add(self, versions: Sequence[SchemaVersion]) -> None:
-        self.insert(
+        """Write structures that a batch, not yet sealed, brings."""
+        self._append(
             [
-                {
-                    "table_id": version.table_id,
-                    "version": version.table.version,
-                    "batch": version.batch,
-                    "structure": version.table.to_json(),
-                    "at": now(),
-                }
+                SchemaRow(
+                    version.table_id,
+                    version.table.version,
+                    version.batch,
+                    self._leases.holder,
+                    version.table.to_json(),
+                )
                 for version in versions
             ]
         )
 
-    def load(self, upto_batch: int) -> list[SchemaVersion]:
-        """All versions of batches up to this one; of repeated attempts, the last."""
-        return self._newest(batch for batch in self.select() if batch["batch"] <= upto_batch)
+    def load(self, upto_batch: int | None = None) -> list[SchemaVersion]:  # type: ignore[override]
+        """Structures of sealed batches (up to ``upto_batch``), oldest first."""
+        found = [version for version in self._sealed() if upto_batch is None or version.batch <= upto_batch]
+        return sorted(found, key=lambda version: (version.batch, version.table_id, version.table.version))
 
     def of_batch(self, batch: int) -> list[SchemaVersion]:
-        """The versions that a batch brought."""
-        return self._newest(self.select({"batch": batch}))
+        """Structures that first occur in a sealed batch, oldest first."""
+        return [version for version in self.load(upto_batch=batch) if version.batch == batch]
 
-    @staticmethod
-    def _newest(rows: object) -> list[SchemaVersion]:
-        newest: dict[tuple[str, int], SchemaVersion] = {}
-        for row in sorted(rows, key=lambda row: row["at"]):  # type: ignore[call-overload]
-            version = SchemaVersion(row["table_id"], row["batch"], Table.from_json(row["structure"]))
-            newest[row["table_id"], row["version"]] = version
-        return [newest[key] for key in sorted(newest)]
+    def versions(self, table_id: str) -> list[Table]:
+        """All structures of a table, oldest first."""
+        return [version.table for version in self.load() if version.table_id == table_id]
+
+    def _sealed(self) -> list[SchemaVersion]:
+        rows = self._select()
+        readers = self._batches.readers() if rows else {}
+        return [
+            SchemaVersion(row.table_id, row.batch, Table.from_json(row.structure))
+            for row in rows
+            if readers.get(row.batch) == row.runner
+        ]

@@ -1,62 +1,76 @@
-"""``control.signals``, where people INSERT, and ``control.signal_answers``, what came of it."""
+"""Signals, which people insert, and the answers to them, which runs write."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Annotated
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field
+from cdc_lib.control.row import ControlTable, Stored, now
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
 class Signal:
-    id: str
-    type: str
-    data: str | None
-    at: datetime | None
+    """Something a person asks the next run to do; columns as in Debezium's signal table."""
+
+    id: Annotated[str, Stored("STRING", "any text that no other signal has")]
+    type: Annotated[str, Stored("STRING", "what to do: execute-snapshot, log")]
+    data: Annotated[str, Stored("STRING", "parameters, a JSON object")] = ""
+    at: Annotated[datetime | None, Stored("TIMESTAMP", "when it was inserted; may be left out")] = None
+
+
+class Signals(ControlTable[Signal]):
+    """Inserted by people: ``INSERT INTO control.signals (id, type, data) VALUES (...)``."""
+
+    name = "signals"
+    comment = "Insert a row to ask the next run for something; the answer appears in signal_answers"
+    row = Signal
+
+    def load(self) -> list[Signal]:
+        """Signals for this pipeline, or for none by name, oldest first."""
+        rows = self._lake.rows(self.ref)
+        ours = [row for row in rows if row["pipeline"] in (None, "", self._pipeline)]
+        found = [
+            Signal(row["id"] or _made_up(row), row["type"] or "", row["data"] or "", row["at"])
+            for row in ours
+        ]
+        return sorted(found, key=lambda signal: (signal.at or _LONG_AGO, signal.id))
+
+    def add(self, signal: Signal) -> None:
+        """What an INSERT does."""
+        self._append([signal])
+
+
+def _made_up(row: dict[str, object]) -> str:
+    """A signal without an id still gets an answer."""
+    text = repr((row["type"], row["data"], row["at"]))
+    return f"unnamed-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)
 class Answer:
-    id: str
-    outcome: str
-    message: str
+    """What became of a signal."""
+
+    id: Annotated[str, Stored("STRING", "id of the signal")]
+    status: Annotated[str, Stored("STRING", "accepted or rejected")]
+    text: Annotated[str, Stored("STRING", "what is done, or why not")]
+    at: Annotated[datetime, Stored("TIMESTAMP", "when it was answered")] = field(default_factory=now)
 
 
-class Signals(ControlTable):
-    """Written by people: ``INSERT INTO control.signals (pipeline, id, type, data) VALUES (...)``."""
+class Answers(ControlTable[Answer]):
+    """The answers of a pipeline."""
 
-    NAME = "signals"
-    COMMENT = "Requests to a pipeline; INSERT here. Answers are in signal_answers."
-    FIELDS = (
-        Field("id", "STRING", "Any text that is not taken yet."),
-        Field("type", "STRING", "execute-snapshot or log."),
-        Field("data", "STRING", 'JSON, as in Debezium: {"data-collections": ["public.orders"]}.'),
-        Field("at", "TIMESTAMP", "When it was asked, optional."),
-    )
-
-    def load(self) -> list[Signal]:
-        """All signals of the pipeline, oldest first; those without a time come last, by id."""
-        rows = [Signal(row["id"] or "", row["type"] or "", row["data"], row["at"]) for row in self.select()]
-        return sorted(rows, key=lambda signal: (signal.at is None, signal.at or now(), signal.id))
-
-
-class Answers(ControlTable):
-    """Append-only."""
-
-    NAME = "signal_answers"
-    COMMENT = "What came of the signals."
-    FIELDS = (
-        Field("id", "STRING", "The signal's id."),
-        Field("outcome", "STRING", "accepted or rejected."),
-        Field("message", "STRING", "What is done, or why not."),
-        Field("at", "TIMESTAMP", "When it was answered."),
-    )
+    name = "signal_answers"
+    comment = "What became of each signal"
+    row = Answer
 
     def ids(self) -> set[str]:
-        return {row["id"] for row in self.select()}
+        """Ids of the signals that have an answer."""
+        return {answer.id for answer in self.load()}
 
     def add(self, answers: Sequence[Answer]) -> None:
-        self.insert([{**asdict(answer), "at": now()} for answer in answers])
+        self._append(answers)

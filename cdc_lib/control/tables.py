@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
-from cdc_lib.control.row import ControlTable, column, now
+from cdc_lib.control.row import ControlTable, Stored, now
 from cdc_lib.schema import TableId
 
 
@@ -29,15 +29,19 @@ class State(str, Enum):
 class TableState:
     """One captured table."""
 
-    table_id: str = column("STRING", "stable id; survives renames, names the table in transaction ids")
-    source_schema: str = column("STRING", "schema of the table in the source")
-    source_table: str = column("STRING", "name of the table in the source")
-    bronze: str = column("STRING", "name of its table in the bronze schema")
-    silver: str = column("STRING", "name of its table in the silver schema")
-    state: State = column("STRING", "snapshot, streaming or bronze_only")
-    reason: str = column("STRING", "why it is in this state, if something is wrong", default="")
-    remedy: str = column("STRING", "what to do about it", default="")
-    updated_at: datetime = column("TIMESTAMP", "when the row was last written", default_factory=now)
+    table_id: Annotated[
+        str, Stored("STRING", "stable id; survives renames, names the table in transaction ids")
+    ]
+    source_schema: Annotated[str, Stored("STRING", "schema of the table in the source")]
+    source_table: Annotated[str, Stored("STRING", "name of the table in the source")]
+    bronze: Annotated[str, Stored("STRING", "name of its table in the bronze schema")]
+    silver: Annotated[str, Stored("STRING", "name of its table in the silver schema")]
+    state: Annotated[State, Stored("STRING", "snapshot, streaming or bronze_only")]
+    reason: Annotated[str, Stored("STRING", "why it is in this state, if something is wrong")] = ""
+    remedy: Annotated[str, Stored("STRING", "what to do about it")] = ""
+    updated_at: Annotated[datetime, Stored("TIMESTAMP", "when the row was last written")] = field(
+        default_factory=now
+    )
 
     @property
     def id(self) -> TableId:

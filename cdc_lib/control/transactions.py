@@ -1,21 +1,33 @@
-"""``control.transactions``: boundaries of source transactions, where ``provide.transaction.metadata`` asks."""
+"""Transactions of the source, for people who put changes of several tables together again."""
 
 from __future__ import annotations
 
-from cdc_lib.control.base import ControlTable
-from cdc_lib.delta import Field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from cdc_lib.control.row import ControlTable, Stored
+from cdc_lib.delta import Txn
 
 
-class Transactions(ControlTable):
-    """Empty until the property is supported; the column set is Debezium's."""
+@dataclass(frozen=True)
+class TransactionRow:
+    """One committed transaction."""
 
-    NAME = "transactions"
-    COMMENT = "Source transactions with their row counts (provide.transaction.metadata)."
-    FIELDS = (
-        Field("id", "STRING", "The transaction, as in bronze.transaction.id."),
-        Field("status", "STRING", "BEGIN or END."),
-        Field("event_count", "BIGINT", "Rows of captured tables in it."),
-        Field("data_collections", "MAP<STRING,BIGINT>", "Rows by table."),
-        Field("committed_at", "TIMESTAMP", "When the source committed it."),
-        Field("batch", "BIGINT", "The batch it came in."),
-    )
+    id: Annotated[str, Stored("STRING", "id of the transaction, as in bronze's transaction.id")]
+    event_count: Annotated[int, Stored("BIGINT", "rows it changed in captured tables")]
+    position: Annotated[str, Stored("STRING", "sort key of its commit")]
+    committed_at: Annotated[datetime | None, Stored("TIMESTAMP", "when it was committed at the source")]
+    batch: Annotated[int, Stored("BIGINT", "batch that brought it")]
+
+
+class Transactions(ControlTable[TransactionRow]):
+    """The transactions of a pipeline's source."""
+
+    name = "transactions"
+    comment = "Committed transactions of the source (provide.transaction.metadata)"
+    row = TransactionRow
+
+    def add(self, transactions: Sequence[TransactionRow], *, txn: Txn | None = None) -> None:
+        self._append(transactions, txn)

@@ -1,91 +1,105 @@
-"""``control.watermarks``: what is committed. Rows are only ever added, and never go back.
+"""Up to where bronze is complete, and up to which batch each silver table has been brought.
 
-Readers of bronze use rows up to the newest batch here, and the source is released only up to its position.
+Only ever appended to and only ever forward. A row counts once it was read back: the source is allowed to
+forget what is below it.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from cdc_lib.control.base import ControlTable, now
-from cdc_lib.delta import Field, Txn
-from cdc_lib.errors import RetryLater
+from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.delta import Conflict, Txn
+from cdc_lib.errors import ResnapshotNeeded, RetryLater
 
-Kind = Literal["start", "batch", "heartbeat"]
+Kind = Literal["start", "batch", "heartbeat", "applied"]
 
 
 @dataclass(frozen=True)
 class Watermark:
-    """``start``: the first position, nothing captured yet. ``batch``: bronze has batch N. ``heartbeat``: no
-    captured table changed up to this position. ``tables``: Delta version of each bronze table after our last
-    commit to it, by table id."""
+    """All batches up to ``batch`` are in bronze, and with them everything up to ``position``."""
 
-    batch: int
-    position: str
-    sort_key: str
-    kind: Kind
-    source_committed_at: datetime | None = None
-    tables: dict[str, int] = field(default_factory=dict)
-    runner: str = ""
-    committed_at: datetime = field(default_factory=now)
+    batch: Annotated[int, Stored("BIGINT", "newest committed batch; readers of bronze use rows up to it")]
+    position: Annotated[str, Stored("STRING", "position in the source's log, JSON; empty on applied rows")]
+    sort_key: Annotated[str, Stored("STRING", "the position as text whose order is the position order")]
+    kind: Annotated[
+        Kind, Stored("STRING", "start, batch, heartbeat (log without captured changes) or applied (silver)")
+    ]
+    source_committed_at: Annotated[
+        datetime | None, Stored("TIMESTAMP", "newest commit time at the source in the batch")
+    ]
+    tables: Annotated[
+        dict[str, int], Stored("MAP<STRING, BIGINT>", "Delta version of each bronze table, by table id")
+    ]
+    runner: Annotated[str, Stored("STRING", "runner that wrote the row")]
+    committed_at: Annotated[datetime, Stored("TIMESTAMP", "when the row was written")]
+    applied: Annotated[
+        dict[str, int], Stored("MAP<STRING, BIGINT>", "on applied rows: newest batch in silver, by table id")
+    ] = field(default_factory=dict)
 
 
-class Watermarks(ControlTable):
-    """Append-only."""
+class Watermarks(ControlTable[Watermark]):
+    """The watermarks of a pipeline."""
 
-    NAME = "watermarks"
-    COMMENT = "What is committed: one row per batch, heartbeat, and application to silver."
-    FIELDS = (
-        Field("kind", "STRING", "start, batch, heartbeat or applied."),
-        Field("batch", "BIGINT", "Newest batch that bronze has as a whole."),
-        Field("position", "STRING", "JSON: everything committed at the source up to here is in bronze."),
-        Field("sort_key", "STRING", "The position as text whose order is the log's order."),
-        Field("source_committed_at", "TIMESTAMP", "When the source committed its last change in the batch."),
-        Field(
-            "tables", "MAP<STRING,BIGINT>", "By table id: Delta version of bronze; for applied, the batch."
-        ),
-        Field("runner", "STRING", "Who wrote it."),
-        Field("committed_at", "TIMESTAMP", "When."),
-    )
+    name = "watermarks"
+    comment = "Up to which batch and log position bronze is complete, and silver applied"
+    row = Watermark
 
     def latest(self) -> Watermark | None:
-        """The newest watermark, by batch and then by position; None before the first start."""
-        rows = [row for row in self.select() if row["kind"] != "applied"]
-        if not rows:
-            return None
-        newest = max(rows, key=lambda row: (row["batch"], row["sort_key"]))
-        tables = dict(newest["tables"] or {})
-        return Watermark(**{**_without_pipeline(newest), "tables": tables})
+        """The highest committed watermark."""
+        committed = [mark for mark in self.load() if mark.kind != "applied"]
+        return max(committed, key=_order, default=None)
 
     def commit(self, watermark: Watermark, txn: Txn | None = None) -> None:
-        """Append, and read back.
+        """Write a watermark and read it back.
 
-        :raises RetryLater: somebody committed further than this.
+        :raises RetryLater: another runner has moved on further.
+        :raises ResnapshotNeeded: Delta skipped the row; the table is older than what was committed to it.
         """
-        self.insert([asdict(watermark)], txn=txn)
-        latest = self.latest()
-        if latest is None or (latest.batch, latest.sort_key) != (watermark.batch, watermark.sort_key):
-            raise RetryLater(
-                f"watermark {watermark.batch} is not the newest after it was written",
-                why="another runner committed a later one",
-                remedy="run again; let only one job run a pipeline",
+        self._refuse_going_back(watermark)
+        try:
+            self._append([watermark], txn)
+        except Conflict:
+            raise _overtaken(watermark.batch) from None
+        found = self.latest()
+        if found is None or _order(found) < _order(watermark):
+            raise ResnapshotNeeded(
+                f"the watermark of batch {watermark.batch} did not arrive",
+                why="Delta has recorded this batch before and skipped the row: "
+                "the table watermarks was restored to an older version",
+                remedy="restore it to its newest version, or start a new pipeline name (snapshots again)",
             )
 
     def applied(self) -> dict[str, int]:
-        """By table id: the newest batch known to be in silver. May lag, which does no harm."""
+        """The newest batch that each silver table has, by table id."""
         newest: dict[str, int] = {}
-        for row in self.select({"kind": "applied"}):
-            for table_id, batch in dict(row["tables"] or {}).items():
+        for mark in self._select(kind="applied"):
+            for table_id, batch in mark.applied.items():
                 newest[table_id] = max(batch, newest.get(table_id, 0))
         return newest
 
-    def commit_applied(self, tables: dict[str, int]) -> None:
-        """Silver has these tables up to these batches."""
-        row = {"kind": "applied", "batch": max(tables.values()), "tables": tables, "committed_at": now()}
-        self.insert([row])
+    def commit_applied(self, applied: Mapping[str, int], runner: str = "") -> None:
+        """Note the batches that silver tables were brought to, all in one row."""
+        if applied:
+            batch = max(applied.values())
+            self._append([Watermark(batch, "", "", "applied", None, {}, runner, now(), dict(applied))])
+
+    def _refuse_going_back(self, watermark: Watermark) -> None:
+        newest = self.latest()
+        if newest is not None and _order(watermark) < _order(newest):
+            raise _overtaken(watermark.batch)
 
 
-def _without_pipeline(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "pipeline"}
+def _order(mark: Watermark) -> tuple[int, str]:
+    return mark.batch, mark.sort_key
+
+
+def _overtaken(batch: int) -> RetryLater:
+    return RetryLater(
+        f"batch {batch} cannot be committed: a higher watermark is there",
+        why="another runner has taken over this pipeline and moved on",
+        remedy="run again; nothing is lost",
+    )
