@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import psycopg2
+import psycopg2.extras
 
 from cdc_lib.embedded import EmbeddedPostgres
 from cdc_lib.pipeline import SourceConfig
@@ -36,7 +37,7 @@ class Server(Protocol):
     def password(self) -> str: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class OwnServer:
     """A server that somebody else runs."""
 
@@ -119,8 +120,13 @@ class Database:
             dbname=dbname or self.name,
             **{"user": self.server.user, "password": self.server.password, **arguments},
         )
-        connection.autocommit = True
+        if "connection_factory" not in arguments:
+            connection.autocommit = True
         return connection
+
+    def connect_replication(self) -> psycopg2.extras.LogicalReplicationConnection:
+        """A superuser's connection in the replication protocol."""
+        return self.connect(connection_factory=psycopg2.extras.LogicalReplicationConnection)
 
     def execute(self, *statements: str) -> None:
         """Each statement in a transaction of its own."""

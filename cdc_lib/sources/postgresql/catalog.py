@@ -31,8 +31,11 @@ _RELATIONS = """
 """
 _COLUMNS = """
     SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated,
-           pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.col_description(a.attrelid, a.attnum)
+           pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.col_description(a.attrelid, a.attnum),
+           CASE WHEN a.attidentity <> '' THEN 'GENERATED AS IDENTITY'
+                ELSE pg_catalog.pg_get_expr(d.adbin, d.adrelid) END
     FROM pg_catalog.pg_attribute a
+    LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
 """
@@ -82,6 +85,7 @@ class Attribute:
     generated: bool
     spelled: str
     comment: str | None
+    default: str | None
 
 
 @dataclass(frozen=True)
@@ -188,8 +192,8 @@ def _relation(head: tuple[Any, ...], columns: list[tuple[Any, ...]], keys: list[
         readable=readable,
         row_security=secured,
         attributes=tuple(
-            Attribute(name, type_oid, typmod, not_null, generated != "", spelled, comment)
-            for name, type_oid, typmod, not_null, generated, spelled, comment in columns
+            Attribute(name, type_oid, typmod, not_null, generated != "", spelled, comment, default)
+            for name, type_oid, typmod, not_null, generated, spelled, comment, default in columns
         ),
         primary_key=next((tuple(columns) for primary, _, columns in keys if primary), ()),
         identity_key=next((tuple(columns) for _, chosen, columns in keys if chosen), ()),

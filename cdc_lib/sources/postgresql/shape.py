@@ -49,6 +49,7 @@ class Shape:
                 held.source_type,
                 nullable=not attribute.not_null,
                 comment=attribute.comment,
+                default=attribute.default,
             )
             for attribute, held in self.columns(relation, types)
         )

@@ -122,12 +122,12 @@ def assert_continues(connection: Connection, name: str, committed: PostgresPosit
         )
 
 
-def wait_until_free(connection: Connection, name: str, seconds: float = FREE_SECONDS) -> None:
-    """Wait until no session reads from the slot.
+def wait_until_free(connection: Connection, name: str) -> None:
+    """Wait until no session reads from the slot, at most :data:`FREE_SECONDS`.
 
-    :raises RetryLater: one still does after ``seconds``.
+    :raises RetryLater: one still does.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + FREE_SECONDS
     while True:
         state = slot_state(connection, name)
         if state is None or state.active_pid is None:
