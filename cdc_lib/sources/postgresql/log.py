@@ -26,13 +26,13 @@ from cdc_lib.sources.postgresql.relations import CaptureRules
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
 
-WINDOW_BYTES = 1 << 30
-"""Most log opened by one read. The server writes the result of peek to a temporary file before it sends the
-first row, so this bounds its disk and our waiting."""
-
 
 class PostgresLog(LogReader):
-    """See the module. ``control`` is the source's own connection, for questions asked in between."""
+    """See the module. ``control`` is the source's own connection, for questions asked in between.
+
+    One read opens ``config.window_bytes`` of log at most: the server writes the result of peek to a temporary
+    file before it sends the first row, so this bounds its disk and our waiting.
+    """
 
     def __init__(
         self,
@@ -40,13 +40,12 @@ class PostgresLog(LogReader):
         control: Connection,
         rules: CaptureRules,
         schemas: Mapping[TableId, Table],
-        window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self._config = config
         self._control = control
         self._rules = rules
         self._schemas = schemas
-        self._window = window_bytes
+        self._window = config.window_bytes
 
     def read(self, after: Position, upto: Position) -> Iterator[LogEvent]:
         assert isinstance(after, PostgresPosition)

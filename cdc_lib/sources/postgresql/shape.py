@@ -58,10 +58,14 @@ class Shape:
     def columns(self, relation: Relation, types: TypeCatalog) -> list[tuple[Attribute, ColumnType]]:
         """The captured columns in the table's order, and how each is held."""
         return [
-            (attribute, column_type(attribute.type_oid, attribute.typmod, types, self.handling))
+            (attribute, self._held(relation, attribute, types))
             for attribute in relation.attributes
             if self.keeps(relation, attribute.name)
         ]
+
+    def _held(self, relation: Relation, attribute: Attribute, types: TypeCatalog) -> ColumnType:
+        asked = self.config.column_type(relation.id, attribute.name)
+        return column_type(attribute.type_oid, attribute.typmod, types, self.handling, asked)
 
 
 def assert_key(relation: Relation, key: tuple[str, ...]) -> None:

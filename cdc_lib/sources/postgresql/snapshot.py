@@ -98,7 +98,7 @@ class PostgresSnapshot(SnapshotSession):
     def create_view(self) -> None:
         """Open the view on all connections; sets :attr:`position`."""
         name = self._config["slot.name"]
-        temporary = slot_state(self._control, name) is not None
+        temporary = not self._spec.keep or slot_state(self._control, name) is not None
         here = current_position(self._control)
         with closing(connect_replication(self._config)) as connection, naming_blockers(self._control):
             slot_name = f"{name[:40]}_{uuid.uuid4().hex[:12]}" if temporary else name

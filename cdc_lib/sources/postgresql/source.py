@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, ClassVar
@@ -15,7 +16,7 @@ from cdc_lib.source import Capabilities, Finding, LogReader, SnapshotSession, Sn
 from cdc_lib.sources.postgresql import catalog, check, publication, server, slot
 from cdc_lib.sources.postgresql.connection import connect, connect_replication
 from cdc_lib.sources.postgresql.envelope import SOURCE
-from cdc_lib.sources.postgresql.log import WINDOW_BYTES, PostgresLog
+from cdc_lib.sources.postgresql.log import PostgresLog
 from cdc_lib.sources.postgresql.position import PostgresPosition
 from cdc_lib.sources.postgresql.relations import CaptureRules
 from cdc_lib.sources.postgresql.shape import Shape
@@ -25,16 +26,18 @@ if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
 
 
+_PLAIN_NAME = re.compile(r"\w+(\\?\.)\w+")
+
+
 class PostgresSource(Source):
     """One database of a PostgreSQL server, 14 or later, read through pgoutput.
 
-    ``window_bytes`` is how much log one ``LogReader.read`` opens at most.
+    One ``LogReader.read`` opens ``config.window_bytes`` of log at most.
     """
 
     capabilities = Capabilities(logical_messages=True)
     position_type = PostgresPosition
     source_type: ClassVar[pa.DataType] = SOURCE
-    window_bytes: int = WINDOW_BYTES
     _connection: Connection | None = None
 
     def connect(self) -> None:
@@ -58,7 +61,22 @@ class PostgresSource(Source):
         return check.findings(self.config, self._control, self._relations(self.tables()))
 
     def tables(self) -> list[TableId]:
-        return [table for table in catalog.all_tables(self._control) if self.config.captures(table)]
+        existing = catalog.all_tables(self._control)
+        self._refuse_missing(existing)
+        return [table for table in existing if self.config.captures(table)]
+
+    def _refuse_missing(self, existing: Sequence[TableId]) -> None:
+        """An entry of ``table.include.list`` that is a plain name, not a pattern, must name a table."""
+        names = {str(table).lower() for table in existing}
+        entries = self.config["table.include.list"]
+        plain = [entry.replace("\\", "") for entry in entries if _PLAIN_NAME.fullmatch(entry)]
+        missing = [name for name in plain if name.lower() not in names]
+        if missing:
+            raise FixConfiguration(
+                f"table.include.list names {', '.join(missing)}, which the database does not have",
+                why="the table was dropped or renamed, or never existed in this database",
+                remedy="correct table.include.list, or create the table",
+            )
 
     def describe(self, table: TableId) -> Table:
         relation = self._relations([table])[table]
@@ -113,7 +131,7 @@ class PostgresSource(Source):
         return session
 
     def log(self, tables: Sequence[TableId], schemas: Mapping[TableId, Table]) -> LogReader:
-        return PostgresLog(self.config, self._control, self._rules(tables), schemas, self.window_bytes)
+        return PostgresLog(self.config, self._control, self._rules(tables), schemas)
 
     def release(self, upto: Position) -> None:
         assert isinstance(upto, PostgresPosition)
@@ -168,6 +186,7 @@ class PostgresSource(Source):
         return CaptureRules(
             captured=captured.__contains__,
             includes=self.config.keeps,
+            override=self.config.column_type,
             message_key=self.config.key_columns,
             catalog_key=catalog_key,
             catalog=catalog.type_catalog(self._control),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -262,7 +263,7 @@ def test_cuts_at_transaction_ends_neither_lose_nor_repeat(
 def test_window_bounds_what_one_read_opens(t: Database) -> None:
     window = 1 << 20
     with streaming(t) as (source, start):
-        source.window_bytes = window
+        source.config = replace(source.config, window_bytes=window)
         for number in range(8):
             t.execute(
                 f"INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series({number}000, {number}999) i"
