@@ -45,7 +45,8 @@ def change_schema(table: Table, source: pa.DataType) -> pa.Schema:
     ``special``
         Server text of values that their column cannot hold (infinity, BC, NaN in a decimal, odd array
         bounds), under the column's name; the column itself is NULL. Values of ``before`` in an update
-        stand under ``before.<column>``; those of a delete's ``before`` under the plain name. NULL if none.
+        stand under ``before.<column>``; those of a delete's ``before`` under the plain name; those of
+        ``previous_key`` under ``previous_key.<column>``. NULL if none.
     ``previous_key``
         On a create that is half of a key update: the old key. NULL elsewhere. Fields: the table's key.
     ``position``

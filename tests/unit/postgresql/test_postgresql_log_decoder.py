@@ -199,6 +199,20 @@ def test_a_key_tuple_with_an_unchanged_key_is_a_plain_update() -> None:
     assert row["previous_key"] is None
 
 
+def test_a_chosen_key_that_the_old_tuple_lacks_does_not_count_as_changed() -> None:
+    rules = CaptureRules(everything, message_key=lambda table: ("note",))
+    (row,) = rows(
+        decode(of(ORDERS.describe(), update(ORDERS, cells("2", "b"), key=["1", None, None])), rules)
+    )
+    assert (row["op"], row["before"], row["after"]) == ("u", image(1), image(2, "b"))
+
+
+def test_a_value_that_even_the_old_row_lacks_stays_unavailable() -> None:
+    change = update(ORDERS_FULL, cells("1", UNCHANGED), old=cells("1", UNCHANGED))
+    (row,) = rows(decode(of(ORDERS_FULL.describe(), change)))
+    assert (row["before_unavailable"], row["after_unavailable"]) == (["note"], ["note"])
+
+
 def test_special_values_stand_under_the_image_they_are_of() -> None:
     log = of(
         ORDERS_FULL.describe(),
@@ -326,8 +340,19 @@ def test_exactly_the_transactions_behind_after_and_not_behind_upto() -> None:
         for last in range(first, 5):
             events = decode(log, after=ends[first], upto=ends[last])
             assert [row["after"]["id"] for row in rows(events)] == list(range(first + 2, last + 2))
-            finished = [event.position.lsn for event in events if isinstance(event, TransactionEnd)]
-            assert finished == ([ends[last]] if last > first else [])
+            finished = [event.position for event in events if isinstance(event, TransactionEnd)]
+            assert finished == ([at(ends[last])] if last > first else [])
+
+
+def test_commits_that_touch_each_other_are_told_apart_by_the_bounds() -> None:
+    # Two transactions ran side by side, so that one commit record starts where the other ends.
+    log = Log()
+    for xid, final in ((1, 0x500), (2, 0x530)):
+        messages = (begin(final, 0, xid), ORDERS.describe(), insert(ORDERS, cells(str(xid))))
+        for one in (*messages, commit(final, final + 0x30, 0)):
+            log.write(one)
+    for after, upto, found in ((0, 0x530, [1]), (0x530, 0x560, [2]), (0, 0x560, [1, 2]), (0x560, 0x560, [])):
+        assert [row["after"]["id"] for row in rows(decode(log, after=after, upto=upto))] == found
 
 
 def test_a_transaction_over_many_chunks_is_decoded_as_it_comes() -> None:
@@ -349,10 +374,10 @@ def test_a_transaction_over_many_chunks_is_decoded_as_it_comes() -> None:
             if isinstance(event, ChangeBatch):
                 seen += [row for row in event.rows.to_pylist() if event.table.id == ORDERS_ID]
             if isinstance(event, TransactionEnd):
-                finished.append((event.position.lsn, event.ordinal))
+                finished.append((event.position, event.ordinal))
         waiting.append(len(seen))
     assert [*decoder.finish()] == []
-    assert finished[-1] == (end, 1001)
+    assert finished[-1] == (at(end), 1001)
     # Nothing but the tail of the chunk with the first commit is ever held back.
     assert waiting[1:] == sorted(set(waiting[1:]))
     assert [row["after"]["id"] for row in seen] == list(range(501))

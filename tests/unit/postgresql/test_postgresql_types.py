@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import math
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -218,13 +219,14 @@ def test_decimal_modes() -> None:
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=20)), max_size=8))
 def test_bytea_in_each_mode(values: list[bytes | None]) -> None:
     texts = [None if value is None else "\\x" + value.hex() for value in values]
-    for mode, expected in {
+    modes: dict[str | None, Callable[[bytes], Any]] = {
         None: lambda value: value,
         "bytes": lambda value: value,
         "hex": bytes.hex,
         "base64": lambda value: base64.b64encode(value).decode(),
         "base64-url-safe": lambda value: base64.urlsafe_b64encode(value).decode(),
-    }.items():
+    }
+    for mode, expected in modes.items():
         found, _ = convert(held(17, binary=mode), texts)
         assert found == [None if value is None else expected(value) for value in values]
 
