@@ -1,0 +1,36 @@
+"""Silver: tables that look like the source's, kept by one idempotent MERGE per table and range of batches.
+
+``table`` says what a silver table is, ``events`` reads a range of bronze, ``reduce`` and ``moves`` bring it
+down to one row per key, ``statement`` is the MERGE, ``merging`` runs it, ``keyless`` covers tables whose rows
+cannot be told apart. Spark is imported when something is applied, not before.
+"""
+
+from __future__ import annotations
+
+from cdc_lib.delta import Lake
+from cdc_lib.silver.table import Applied, KeylessUpdate, SilverTable, ensure
+
+__all__ = ["Applied", "KeylessUpdate", "SilverTable", "applied", "apply", "ensure"]
+
+
+def apply(lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation: str) -> Applied:
+    """Apply bronze's rows with ``after < _batch <= upto`` in one commit, whose transaction version is ``upto``.
+
+    ``after`` may lag behind what silver holds, and the same range may come again: the result is the same as
+    long as ``upto`` is never lower than what was applied, and a lower ``upto`` is skipped by Delta.
+
+    :raises KeylessUpdate: the rows that the changes mean cannot be told.
+    """
+    from cdc_lib.silver import merging
+
+    return merging.apply(lake, target, after=after, upto=upto, incarnation=incarnation)
+
+
+def applied(lake: Lake, target: SilverTable) -> int | None:
+    """The newest batch that silver's rows prove to be applied; None if it has no rows.
+
+    A lower bound where a later batch only deleted or truncated.
+    """
+    from cdc_lib.silver import merging
+
+    return merging.applied(lake, target)

@@ -1,0 +1,210 @@
+"""A range of bronze rows as events: key, order, and for each column whether and where its value is carried.
+
+Columns are called by their place (``k0``, ``v3``, ``h5``) from here up to the MERGE, so that no source
+name needs quoting or can collide with ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from cdc_lib.schema import Table
+
+TEXTS = "map<string,string>"
+
+
+@dataclass(frozen=True)
+class Truncate:
+    """A truncate of the range; ``committed_us`` is its commit time in microseconds since the epoch."""
+
+    sequence: int
+    committed_us: int | None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What kinds of rows a range holds; decides how much work the reduction is.
+
+    ``partial``: columns that some row does not carry. ``moves``: a key was updated. ``specials``: rows with
+    server text; ``key_specials`` of them for a key column.
+    """
+
+    rows: int = 0
+    ops: frozenset[str] = frozenset()
+    truncates: tuple[Truncate, ...] = ()
+    partial: frozenset[str] = frozenset()
+    moves: bool = False
+    specials: int = 0
+    key_specials: int = 0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The table, how its deletes are kept, and what the survey found: all that the reduction depends on."""
+
+    table: Table
+    soft: bool = False
+    since: Mapping[str, int] = field(default_factory=dict)
+    survey: Survey = field(default_factory=Survey)
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """Internal name of each key column, in key order, and its name in the table."""
+        return {f"k{i}": name for i, name in enumerate(self.table.key)}
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Internal name of each column outside the key, and its name in the table."""
+        names = self.table.names
+        return {f"v{i}": name for i, name in enumerate(names) if name not in self.table.key}
+
+    @property
+    def partial(self) -> dict[str, str]:
+        """The part of ``values`` that some row of the range may not carry."""
+        return {v: name for v, name in self.values.items() if name in self.survey.partial}
+
+    @property
+    def plain(self) -> dict[str, str]:
+        """The part of ``values`` that every create, read and update of the range carries."""
+        return {v: name for v, name in self.values.items() if name not in self.survey.partial}
+
+    @property
+    def held(self) -> dict[str, str]:
+        """Internal name of each partial column's struct of sequence, value and special text."""
+        return {"h" + v[1:]: name for v, name in self.partial.items()}
+
+
+def surveyed(rows: DataFrame, shape: Shape) -> Shape:
+    """``shape`` with what ``rows`` of bronze hold; one aggregation over small columns."""
+    row = rows.agg(*_findings(shape.table)).head()
+    assert row is not None
+    ops = frozenset(row.ops)
+    lacking = {name for name, version in shape.since.items() if row.oldest and version > row.oldest}
+    partial = lacking | {name for names in row.lists for name in names}
+    if shape.soft and ops & {"d", "t"}:
+        # A kept row shows its last values, which no delete's after image carries.
+        partial = set(shape.values.values())
+    found = Survey(
+        rows=row.rows,
+        ops=ops,
+        truncates=tuple(Truncate(t.sequence, t.us) for t in sorted(row.truncates)),
+        partial=frozenset(partial & set(shape.values.values())),
+        moves=bool(row.moves),
+        specials=row.specials,
+        key_specials=row.key_specials,
+    )
+    return replace(shape, survey=found)
+
+
+def _findings(table: Table) -> list[Column]:
+    op = F.col("op")
+    truncate = F.struct(F.col("_sequence").alias("sequence"), F.col("source.ts_us").alias("us"))
+    return [
+        F.count(F.lit(1)).alias("rows"),
+        F.collect_set(op).alias("ops"),
+        F.collect_list(F.when(op == "t", truncate)).alias("truncates"),
+        F.min(F.when(op != "t", F.col("_schema_version"))).alias("oldest"),
+        F.collect_set("after_unavailable").alias("lists"),
+        F.max(F.col("previous_key").isNotNull()).alias("moves"),
+        F.count_if(_has_text(table.names)).alias("specials"),
+        F.count_if(_has_text(table.key)).alias("key_specials"),
+    ]
+
+
+def _has_text(names: tuple[str, ...]) -> Column:
+    if not names:
+        return F.lit(False)
+    wanted = F.array(*[F.lit(name) for name in names])
+    return F.coalesce(F.arrays_overlap(F.map_keys("special"), wanted), F.lit(False))
+
+
+def events(rows: DataFrame, shape: Shape) -> DataFrame:
+    """One event for each row that concerns a key.
+
+    ``k`` struct of the key, ``sq`` sequence, ``op``, ``at`` commit time, ``pos`` position, ``prev`` old key of
+    a moved row, ``special``, ``v<i>`` values that are always carried, ``h<i>`` struct of sequence, value and
+    text of the others, NULL where this row does not carry the column.
+    """
+    kept = rows.where(F.col("op") != "t")
+    if shape.survey.truncates and not shape.soft:
+        kept = kept.where(F.col("_sequence") > shape.survey.truncates[-1].sequence)
+    return kept.select(
+        _key(shape).alias("k"),
+        F.col("_sequence").alias("sq"),
+        "op",
+        F.timestamp_micros("source.ts_us").alias("at"),
+        F.col("_position").alias("pos"),
+        _previous(shape).alias("prev"),
+        F.col("special"),
+        *[F.col("after")[name].alias(v) for v, name in shape.plain.items()],
+        *[_carried(shape, name).alias(h) for h, name in shape.held.items()],
+    )
+
+
+def _key(shape: Shape) -> Column:
+    after, before = F.col("after"), F.col("before")
+    parts = []
+    for k, name in shape.keys.items():
+        elsewhere = (F.col("op") == "d") | _listed("after_unavailable", name)
+        parts.append(F.when(elsewhere, before[name]).otherwise(after[name]).alias(k))
+    return F.struct(*parts)
+
+
+def _previous(shape: Shape) -> Column:
+    previous = F.col("previous_key")
+    parts = [previous[name].alias(k) for k, name in shape.keys.items()]
+    return F.when((F.col("op") == "c") & previous.isNotNull(), F.struct(*parts))
+
+
+def _carried(shape: Shape, name: str) -> Column:
+    """Struct of sequence, value and text of a column: from ``after`` if it is there, else from ``before``."""
+    op = F.col("op")
+    known = F.lit(True)
+    if name in shape.since:
+        known = F.coalesce(F.col("_schema_version") >= shape.since[name], F.lit(False))
+    in_after = known & op.isin("c", "r", "u") & ~_listed("after_unavailable", name)
+    in_before = known & op.isin("u", "d") & F.col("before").isNotNull() & ~_listed("before_unavailable", name)
+    plain, prefixed = F.col("special")[name], F.col("special")[f"before.{name}"]
+    before_text = F.when(op == "d", plain).otherwise(prefixed)
+    return F.when(in_after, carried(F.col("_sequence"), F.col("after")[name], plain)).when(
+        in_before, carried(F.col("_sequence"), F.col("before")[name], before_text)
+    )
+
+
+def carried(sequence: Column, value: Column, special: Column) -> Column:
+    """A value on its way, with the order of the row it comes from and its server text."""
+    return F.struct(sequence.alias("sq"), value.alias("v"), special.alias("x"))
+
+
+def _listed(names: str, name: str) -> Column:
+    return F.coalesce(F.array_contains(names, name), F.lit(False))
+
+
+def truncate_before(shape: Shape, sequence: Column) -> Column:
+    """Sequence of the newest truncate before ``sequence``; NULL if there was none."""
+    newest_first = reversed(shape.survey.truncates)
+    return F.coalesce(
+        F.lit(None).cast("bigint"),
+        *[F.when(sequence > each.sequence, F.lit(each.sequence)) for each in newest_first],
+    )
+
+
+def truncate_after(shape: Shape, sequence: Column) -> Column:
+    """The first truncate after ``sequence`` as a struct of ``sq`` and ``at``; NULL if there was none."""
+    steps = [F.when(sequence < each.sequence, _struct(each)) for each in shape.survey.truncates]
+    return reduce(lambda found, step: F.coalesce(found, step), steps, F.lit(None).cast(_TRUNCATED))
+
+
+_TRUNCATED = "struct<sq:bigint,at:timestamp>"
+
+
+def _struct(truncate: Truncate) -> Column:
+    micros = F.lit(truncate.committed_us).cast("bigint")
+    return F.struct(
+        F.lit(truncate.sequence).cast("bigint").alias("sq"), F.timestamp_micros(micros).alias("at")
+    )

@@ -1,0 +1,161 @@
+"""What a silver table is: its source table, where it lies, and which meta columns follow the source's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cdc_lib.delta import Field, Lake, TableRef, literal
+from cdc_lib.errors import CdcError, FixConfiguration
+from cdc_lib.nested_types import quoted
+from cdc_lib.schema import Column, Table
+from cdc_lib.types import arrow_type, spark_type, widens
+
+SEQUENCE = "__sequence"
+COMMITTED_AT = "__committed_at"
+DELETED_AT = "__deleted_at"
+UNAVAILABLE = "__unavailable"
+SPECIAL = "__special"
+
+META: Mapping[str, Field] = {
+    each.name: each
+    for each in (
+        Field(SEQUENCE, "BIGINT", "order of the last change applied to this row: batch << 32 | ordinal"),
+        Field(COMMITTED_AT, "TIMESTAMP", "when the source committed the last change applied to this row"),
+        Field(DELETED_AT, "TIMESTAMP", "when the source deleted this row; NULL while it lives"),
+        Field(UNAVAILABLE, "ARRAY<STRING>", "columns whose value is not known, not NULL: nothing carried it"),
+        Field(
+            SPECIAL, "MAP<STRING,STRING>", "server text of values that their column cannot hold, by column"
+        ),
+    )
+}
+_NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
+"""Characters that Parquet columns of Delta may have only under column mapping (Delta's protocol)."""
+
+
+class KeylessUpdate(CdcError):
+    """Rows of this table cannot be told apart, so its changes cannot be applied: bronze only."""
+
+    action = "bronze only"
+
+
+@dataclass(frozen=True)
+class SilverTable:
+    """One table to keep. ``table`` is the newest structure; ``since`` the version each column appeared in."""
+
+    table: Table
+    bronze: TableRef
+    silver: TableRef
+    table_id: str
+    delete: Literal["hard", "soft"] = "hard"
+    since: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def soft(self) -> bool:
+        return self.delete == "soft"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What one :func:`~cdc_lib.silver.apply` did. ``rows`` were read from bronze, ``specials`` of them carry
+    server text; ``unavailable`` rows were written with a column not known. None: Delta did not say."""
+
+    rows: int
+    inserted: int | None = None
+    updated: int | None = None
+    deleted: int | None = None
+    unavailable: int = 0
+    specials: int = 0
+
+
+def text(value: str) -> str:
+    """A string literal for Spark SQL, whatever is in it and however the session reads backslashes."""
+    if value.isascii() and value.replace("_", "").replace(".", "").isalnum():
+        return f"'{value}'"
+    return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"
+
+
+def ensure(lake: Lake, target: SilverTable, incarnation: str) -> None:
+    """Create the silver table, or bring it to the newest structure: new columns, wider types, comments.
+
+    Columns that the source dropped stay, with the values they had.
+
+    :raises FixConfiguration: a source column is called like a meta column, or its type cannot follow.
+    """
+    _refuse_meta_names(target.table)
+    if not lake.exists(target.silver):
+        _create(lake, target, incarnation)
+        return
+    held = {each.name: each for each in lake.fields(target.silver)}
+    place = "FIRST"
+    for column in target.table.columns:
+        if column.name in held:
+            _evolve(lake, target, held[column.name], column)
+        else:
+            _add_column(lake, target, _field(column), place)
+        place = f"AFTER {quoted(column.name)}"
+
+
+def add_meta(lake: Lake, target: SilverTable, name: str) -> None:
+    """Add a meta column whose first value is about to arrive."""
+    _add_column(lake, target, META[name], "")
+
+
+def _create(lake: Lake, target: SilverTable, incarnation: str) -> None:
+    meta = [META[SEQUENCE], META[COMMITTED_AT], *([META[DELETED_AT]] if target.soft else [])]
+    properties = {
+        "delta.enableDeletionVectors": "true",
+        "delta.enableTypeWidening": "true",
+        "cdc.incarnation": incarnation,
+        "cdc.table_id": target.table_id,
+    }
+    if any(_needs_mapping(name) for name in target.table.names):
+        properties["delta.columnMapping.mode"] = "name"
+    fields = [_field(column) for column in target.table.columns] + meta
+    lake.create(target.silver, fields, comment=target.table.comment, properties=properties)
+
+
+def _refuse_meta_names(table: Table) -> None:
+    taken = sorted(name for name in table.names if name.lower() in META)
+    if taken:
+        raise FixConfiguration(
+            f"{table.id}: column {', '.join(taken)} has the name of one of silver's own columns",
+            why="both would be the same column of the silver table",
+            remedy="leave the column out (column.exclude.list) or rename it at the source",
+        )
+
+
+def _field(column: Column) -> Field:
+    return Field(column.name, spark_type(column.type), column.comment)
+
+
+def _needs_mapping(name: str) -> bool:
+    return not _NEEDS_MAPPING.isdisjoint(name)
+
+
+def _add_column(lake: Lake, target: SilverTable, new: Field, place: str) -> None:
+    if _needs_mapping(new.name):
+        # Harmless where it is on already; only now does a name need it.
+        lake.execute(
+            f"ALTER TABLE {target.silver.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+        )
+    comment = f" COMMENT {literal(new.comment)}" if new.comment else ""
+    lake.execute(
+        f"ALTER TABLE {target.silver.sql} ADD COLUMNS ({quoted(new.name)} {new.type}{comment} {place})"
+    )
+
+
+def _evolve(lake: Lake, target: SilverTable, held: Field, column: Column) -> None:
+    alter = f"ALTER TABLE {target.silver.sql} ALTER COLUMN {quoted(column.name)}"
+    old, new = arrow_type(held.type), column.type
+    if old != new and widens(old, new):
+        lake.execute(f"{alter} TYPE {spark_type(new)}")
+    elif old != new and not widens(new, old):
+        raise FixConfiguration(
+            f"{target.table.id}: silver's column {column.name} is {held.type} and cannot become {spark_type(new)}",
+            why="Delta widens types, but does not change them otherwise",
+            remedy=f"drop {target.silver.sql} and rebuild it from bronze",
+        )
+    if column.comment and column.comment != held.comment:
+        lake.execute(f"{alter} COMMENT {literal(column.comment)}")
