@@ -185,6 +185,7 @@ class EmbeddedPostgres:
             command = ("start", "-w", "-t", "60", "-D", str(self.data), "-l", str(log), "-o", options)
             if self._run("pg_ctl", *command, check=False).returncode == 0:
                 return
+        shutil.rmtree(sockets, ignore_errors=True)
         raise RetryLater(
             f"the embedded PostgreSQL in {self.folder} does not start",
             why=log.read_text(encoding="utf-8", errors="replace")[-800:]

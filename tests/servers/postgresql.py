@@ -126,7 +126,10 @@ class Database:
 
     def connect_replication(self) -> psycopg2.extras.LogicalReplicationConnection:
         """A superuser's connection in the replication protocol."""
-        return self.connect(connection_factory=psycopg2.extras.LogicalReplicationConnection)
+        made: psycopg2.extras.LogicalReplicationConnection = self.connect(
+            connection_factory=psycopg2.extras.LogicalReplicationConnection
+        )
+        return made
 
     def execute(self, *statements: str) -> None:
         """Each statement in a transaction of its own."""

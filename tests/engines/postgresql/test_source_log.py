@@ -296,8 +296,27 @@ def test_idle_log_that_ends_at_a_page_is_flushed(t: Database) -> None:
     with streaming(t) as (source, start):
         t.execute("SELECT pg_switch_wal()")
         began = time.monotonic()
-        assert events(source, start) == [Progress(source.span().newest)]
-        assert time.monotonic() - began < 10
+        end = source.span().newest
+        assert time.monotonic() - began < 5
+        assert events(source, start, end) == [Progress(end)]
+
+
+PAGE, SEGMENT = 8192, 16 << 20
+
+
+@pytest.mark.parametrize(
+    ("next_record", "end_of_last"),
+    [
+        (7 * SEGMENT + 40, 7 * SEGMENT),
+        (7 * SEGMENT + 3 * PAGE + 24, 7 * SEGMENT + 3 * PAGE),
+        # Not behind a header: a segment's first one is longer, and on other pages 40 is inside of records.
+        (7 * SEGMENT + 3 * PAGE + 40, 7 * SEGMENT + 3 * PAGE + 40),
+        (7 * SEGMENT + 3 * PAGE + 32, 7 * SEGMENT + 3 * PAGE + 32),
+        (7 * SEGMENT + 48, 7 * SEGMENT + 48),
+    ],
+)
+def test_end_of_the_last_record(next_record: int, end_of_last: int) -> None:
+    assert server._end_of_record(next_record, PAGE, SEGMENT) == end_of_last
 
 
 # -- asynchronous commit -------------------------------------------------------------------------------
