@@ -46,6 +46,7 @@ BY_SQLSTATE: dict[str, Meaning] = {
 
 # A refused connection has no SQLSTATE in this driver, only text. An unknown text is worth another try.
 BY_TEXT: Sequence[tuple[str, Meaning]] = (
+    ("too many connections", (RetryLater, _RESOURCES)),
     ("password authentication failed", BY_SQLSTATE["28"]),
     ("no password supplied", BY_SQLSTATE["28"]),
     ("authentication failed", BY_SQLSTATE["28"]),

@@ -96,3 +96,14 @@ def test_row_security_is_an_error_and_not_a_filter(database: Database) -> None:
         connection.close()
     finally:
         database.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+def test_full_house_is_a_passing_fault(database: Database) -> None:
+    role = f"single_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'pw' CONNECTION LIMIT 0")
+    try:
+        config = database.config(database_user=role, database_password="pw")
+        with pytest.raises(RetryLater, match="no connection"), PostgresSource(config):
+            pass
+    finally:
+        database.execute(f"DROP ROLE {role}")
