@@ -58,7 +58,14 @@ class PostgresSource(Source):
             self._connection = None
 
     def check(self) -> list[Finding]:
-        return check.findings(self.config, self._control, self._relations(self.tables()))
+        existing = catalog.all_tables(self._control)
+        captured = [table for table in existing if self.config.captures(table)]
+        found = check.findings(self.config, self._control, catalog.relations(self._control, captured))
+        try:
+            self._refuse_missing(existing)
+        except FixConfiguration as error:
+            found.append(Finding("error", "tables", f"{error.what}: {error.why}", error.remedy))
+        return found
 
     def tables(self) -> list[TableId]:
         existing = catalog.all_tables(self._control)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from cdc_lib.change import ChangeBatch, LogEvent, Message, Progress, SchemaChange, TransactionEnd
 from cdc_lib.embedded import EmbeddedPostgres
 from cdc_lib.errors import ResnapshotNeeded, RetryLater
+from cdc_lib.pipeline import TableRule
 from cdc_lib.sources.postgresql import copying, server
 from cdc_lib.sources.postgresql.source import PostgresSource
 from tests.engines.postgresql.observing import (
@@ -210,6 +212,26 @@ def test_snapshot_and_log_give_the_same_value(database: Database) -> None:
     row = seen.to_pylist()[0]
     assert (row["bpchar"], row["inet"], row["domain of char"]) == ("ab   ", "10.0.0.1", "x  ")
     assert row["regclass"] == "other.thing"
+
+
+def test_type_from_the_file_holds_on_both_paths(database: Database) -> None:
+    """``columns: {amount: "decimal(38,9)"}``; what does not fit stands beside the row as text."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, amount numeric)", "INSERT INTO t VALUES (1, 1.5), (2, 1e40)"
+    )
+    rule = TableRule(match=r"public\.t", columns={"amount": "decimal(38,9)"})
+    with PostgresSource(replace(database.config(), rules=(rule,))) as source:
+        source.prepare([T], None)
+        with source.snapshot(spec(T)) as session:
+            read = snapshot_batches(session, T).to_pylist()
+            schemas = {T: session.table(T)}
+        database.execute("UPDATE t SET id = id + 10")
+        found = events(source, session.position, schemas=schemas)
+    assert not [event for event in found if isinstance(event, SchemaChange)]
+    written = [row for row in changes(found, T) if row["op"] == "c"]
+    for rows in (read, written):
+        assert [one["after"]["amount"] for one in rows] == [Decimal("1.500000000"), None]
+        assert rows[1]["special"] == [("amount", "1" + "0" * 40)]
 
 
 # -- ranges --------------------------------------------------------------------------------------------

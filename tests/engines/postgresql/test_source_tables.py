@@ -162,6 +162,11 @@ def test_check_names_columns_that_arrive_as_text(database: Database) -> None:
     assert "public.t.plain" not in findings
 
 
+def test_check_of_a_table_that_is_not_there(shop: Database) -> None:
+    finding = found(shop, table_include_list=("shop.orders", "shop.gone"))["tables"]
+    assert (finding.severity, "shop.gone" in finding.message) == ("error", True)
+
+
 def test_check_of_filters_that_let_nothing_through(database: Database) -> None:
     assert found(database, table_include_list=("nowhere",))["tables"].severity == "error"
 
