@@ -82,7 +82,7 @@ FROM generate_series(1, 10000) n;
 INSERT INTO products (sku, name, price, weight, released, description)
 SELECT 'SKU-' || n, 'Product ' || n, (n * 37 % 9000) / 100.0 + 1, n * 0.173, date '2020-01-01' + n,
        (SELECT string_agg(md5(n || '/' || part), ' ') FROM generate_series(1, 120) part)
-FROM generate_series(1, 500) n;
+FROM generate_series(1, 2000) n;
 
 INSERT INTO orders (customer_id, status, total, note, placed_at, changed_at)
 SELECT n % 10000 + 1, (enum_range(NULL::order_status))[n % 5 + 1], (n * 131 % 90000) / 100.0,
@@ -92,7 +92,7 @@ SELECT n % 10000 + 1, (enum_range(NULL::order_status))[n % 5 + 1], (n * 131 % 90
 FROM generate_series(1, 50000) n;
 
 INSERT INTO order_items (order_id, line, sku, quantity, price)
-SELECT o.id, line, 'SKU-' || (o.id * 7 + line) % 500 + 1, (o.id + line) % 5 + 1, (o.id * 31 % 9000) / 100.0
+SELECT o.id, line, 'SKU-' || (o.id * 7 + line) % 2000 + 1, (o.id + line) % 5 + 1, (o.id * 31 % 9000) / 100.0
 FROM orders o, generate_series(1, 2) line;
 
 INSERT INTO events (at, kind, payload)
@@ -164,7 +164,7 @@ def place_order(cursor: Cursor, dice: random.Random) -> None:
     cursor.execute(
         "INSERT INTO order_items SELECT %s, row_number() OVER (), sku, %s, price FROM products"
         " WHERE sku >= %s ORDER BY sku LIMIT %s",
-        (order, dice.randint(1, 9), f"SKU-{dice.randint(1, 400)}", dice.randint(1, 4)),
+        (order, dice.randint(1, 9), f"SKU-{dice.randint(1, 1999)}", dice.randint(1, 4)),
     )
     cursor.execute(
         "INSERT INTO events (kind, payload) VALUES ('order', jsonb_build_object('order', %s))", (order,)
@@ -188,7 +188,7 @@ def change_price(cursor: Cursor, dice: random.Random) -> None:
     """The description stays as it is, so the log does not carry it."""
     cursor.execute(
         "UPDATE products SET price = round(price * %s, 2) WHERE sku = %s",
-        (dice.choice([0.9, 1.1]), f"SKU-{dice.randint(1, 500)}"),
+        (dice.choice([0.9, 1.1]), f"SKU-{dice.randint(1, 2000)}"),
     )
 
 
@@ -196,13 +196,13 @@ def describe_product(cursor: Cursor, dice: random.Random) -> None:
     """Nothing but the large text changes."""
     cursor.execute(
         "UPDATE products SET description = %s WHERE sku = %s",
-        (" ".join(str(dice.random()) for _ in range(200)), f"SKU-{dice.randint(1, 500)}"),
+        (" ".join(str(dice.random()) for _ in range(200)), f"SKU-{dice.randint(1, 2000)}"),
     )
 
 
 def rename_product(cursor: Cursor, dice: random.Random) -> None:
     """The key changes, in the items too; the description is not carried by the log."""
-    old, new = f"SKU-{dice.randint(1, 500)}", f"SKU-{dice.randint(501, 999)}"
+    old, new = f"SKU-{dice.randint(1, 2000)}", f"SKU-{dice.randint(2001, 9999)}"
     cursor.execute("UPDATE products SET sku = %s WHERE sku = %s", (new, old))
 
 
@@ -222,7 +222,9 @@ def changes_its_mind(cursor: Cursor, dice: random.Random) -> None:
 
 
 def import_lines(cursor: Cursor, dice: random.Random) -> None:
-    """A staging table: emptied and filled again."""
+    """A staging table: emptied and filled again, unless somebody reads it for long."""
+    # A TRUNCATE that waits holds up all who come after it; a careful application gives up and tries again.
+    cursor.execute("SET LOCAL lock_timeout = '1s'")
     cursor.execute("TRUNCATE imports")
     cursor.execute(
         "INSERT INTO imports SELECT n, md5(n::text || %s) FROM generate_series(1, %s) n",
@@ -249,7 +251,7 @@ class Writers:
     :param pause: seconds each thread rests between two transactions.
     """
 
-    def __init__(self, server: Server, *, pause: float = 0.004, seed: int = 1) -> None:
+    def __init__(self, server: Server, *, pause: float = 0.01, seed: int = 1) -> None:
         self.server = server
         self._stop = threading.Event()
         self._errors: list[Exception] = []
@@ -295,13 +297,18 @@ class Writers:
 
     def _commit(self, connection: Connection, transaction: Transaction, dice: random.Random) -> None:
         """Commit one transaction; one that lost against another writer is rolled back, as a shop would."""
+        import psycopg2.errors
         import psycopg2.extensions
 
         try:
             with connection.cursor() as cursor:
                 transaction(cursor, dice)
             connection.commit()
-        except (psycopg2.IntegrityError, psycopg2.extensions.TransactionRollbackError):
+        except (
+            psycopg2.IntegrityError,
+            psycopg2.errors.LockNotAvailable,
+            psycopg2.extensions.TransactionRollbackError,
+        ):
             connection.rollback()
 
 
