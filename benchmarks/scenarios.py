@@ -1,0 +1,127 @@
+"""The benchmarks: what is loaded, what is measured on it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import checksum, systems
+from benchmarks.process import Worker
+from benchmarks.rounds import Bench, Measurement, Plan
+from benchmarks.systems import Backlog
+from benchmarks.workload import Database, Identity, Operations, database
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every benchmark is given. ``rows`` is the size; ``peer`` the prototype's path, if there is one."""
+
+    folder: Path
+    rows: int
+    plan: Plan
+    peer: Path | None
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All rounds of a benchmark, and what its data was."""
+
+    measurements: list[Measurement]
+    workload: Mapping[str, Any]
+
+
+def snapshot(setup: Setup) -> Outcome:
+    """The table into bronze, beside reading it and throwing it away."""
+    with database(setup.folder / "server") as source:
+        source.fill(setup.rows)
+        state = checksum.of_server(source)
+        measured = _bench(setup, source).run(
+            [systems.floor(source, setup.rows), systems.snapshot(source, setup.folder, state)], setup.plan
+        )
+        return Outcome(measured, {"rows": setup.rows})
+
+
+def backlog_full(setup: Setup) -> Outcome:
+    """A backlog with whole before-images into bronze, beside the prototype on the same log."""
+    return _backlog(setup, "full")
+
+
+def backlog_default(setup: Setup) -> Outcome:
+    """The same with keys only in the before-images; the cold start was measured with the whole ones."""
+    return _backlog(replace(setup, plan=replace(setup.plan, cold_rounds=0)), "default")
+
+
+def _backlog(setup: Setup, identity: Identity) -> Outcome:
+    with database(setup.folder / "server", identity) as source:
+        source.keep_log()
+        operations = source.write_backlog(setup.rows)
+        log = Backlog(operations, checksum.of_server(source), identity == "full")
+        measured = [
+            systems.floor(source, log.state.rows),
+            systems.backlog(source, setup.folder, log),
+            *([systems.prototype(source, setup.folder, log, setup.peer)] if setup.peer else []),
+        ]
+        workload = _described(operations, source) | {"identity": identity}
+        return Outcome(_bench(setup, source).run(measured, setup.plan), workload)
+
+
+def silver(setup: Setup) -> Outcome:
+    """Bronze into an empty silver table, and a tenth of the keys changed into a full one."""
+    with database(setup.folder / "server") as source:
+        source.fill(setup.rows)
+        whole = checksum.of_server(source)
+        empty, full = setup.folder / "empty", setup.folder / "full"
+        template = systems.pipeline(source, empty, "bench_silver", "initial")
+        with Worker(setup.folder / "prepare.log") as worker:
+            setup.say("  preparing bronze and silver")
+            worker.ask("capture", {"pipeline": template})
+            shutil.copytree(empty, full)
+            filled = {**template, "target": {"path": str(full)}}
+            worker.ask("apply", {"pipeline": filled})
+            operations = source.change(setup.rows, setup.rows // 10)
+            worker.ask("capture", {"pipeline": filled})
+        changed = checksum.of_server(source)
+        measured = [
+            systems.floor(source, changed.rows),
+            systems.apply("initial load", template, setup.folder, setup.rows, whole),
+            systems.apply("merge", filled, setup.folder, operations.rows, changed),
+        ]
+        workload = _operations(operations) | {"rows": setup.rows}
+        return Outcome(_bench(setup, source).run(measured, setup.plan), workload)
+
+
+def memory(setup: Setup) -> Outcome:
+    """One transaction of twice the size into bronze, each time in a new process."""
+    plan = Plan(rounds=0, cold_rounds=setup.plan.rounds)
+    with database(setup.folder / "server") as source:
+        source.keep_log()
+        operations = source.insert(1, 2 * setup.rows)
+        source.settle()
+        log = Backlog(operations, checksum.of_server(source), full=False)
+        measured = _bench(setup, source).run([systems.backlog(source, setup.folder, log)], plan)
+        return Outcome(measured, _described(operations, source))
+
+
+BENCHMARKS: Mapping[str, Callable[[Setup], Outcome]] = {
+    "snapshot": snapshot,
+    "backlog-full": backlog_full,
+    "backlog-default": backlog_default,
+    "silver": silver,
+    "memory": memory,
+}
+
+
+def _bench(setup: Setup, source: Database) -> Bench:
+    return Bench(setup.folder, source.pid, setup.say)
+
+
+def _described(operations: Operations, source: Database) -> dict[str, Any]:
+    return _operations(operations) | {"log_bytes": source.log_bytes()}
+
+
+def _operations(operations: Operations) -> dict[str, Any]:
+    return {"inserts": operations.c, "updates": operations.u, "deletes": operations.d}
