@@ -141,6 +141,8 @@ class Capture:
         self._context.check_stop()
         self._owner.confirm()
         self._release()
+        if self._source.tables() != self._tables:
+            self.begin()
 
     @property
     def _streaming(self) -> bool:
@@ -149,6 +151,7 @@ class Capture:
     def _release(self) -> None:
         """Only ever up to a watermark that is durable; what was read since does not count."""
         if self._standing.durable is not None and self._streaming:
+            self._control.sync()
             self._source.release(self._standing.durable)
         reach("released")
 
@@ -206,7 +209,6 @@ class Capture:
 
     def _log_batch(self, batch: ReadBatch, *, last: bool) -> None:
         if batch.empty:
-            batch.stage.discard()
             self._heartbeat(batch.upto, due=last)
         else:
             self._take(batch)

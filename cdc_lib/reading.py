@@ -83,17 +83,20 @@ class Reading:
 
 
 def log_batches(reading: Reading, after: Position, upto: Position, number: int) -> Iterator[ReadBatch]:
-    """The log range (after, upto] as staged batches numbered from ``number``; the last may be empty."""
+    """The log range (after, upto] as staged batches numbered from ``number``; some may be empty, and then
+    have no files."""
     while after < upto and not reading.stop.is_set():
         reader = reading.source.log(reading.tables, reading.captured.structures())
         for batch in _window(reading, reader.read(after, upto), after, number):
+            # A batch that is empty is never sealed, so its number is free again: numbers have no gaps.
+            after, number = batch.upto, batch.number if batch.empty else batch.number + 1
             yield batch
-            after, number = batch.upto, batch.number + 1
 
 
 def _window(reading: Reading, events: Iterator[object], after: Position, number: int) -> Iterator[ReadBatch]:
     batch = ReadBatch(reading.stage(number), after, after)
     start = 0
+    ours = True
     try:
         for event in events:
             if isinstance(event, ChangeBatch):
@@ -105,20 +108,33 @@ def _window(reading: Reading, events: Iterator[object], after: Position, number:
             elif isinstance(event, LogProgress):
                 batch.upto = event.position
             elif isinstance(event, TransactionEnd):
-                batch.upto = event.position
-                batch.stage.committed_us = event.committed_us or batch.stage.committed_us
+                _end_at(batch, event)
                 if batch.stage.rows >= reading.batch_rows or reading.stop.is_set():
-                    batch.stage.close()
-                    yield batch
+                    ours = False
+                    yield _closed(batch)
                     if reading.stop.is_set():
                         return
                     start = event.ordinal
                     batch = ReadBatch(reading.stage(batch.number + 1), event.position, event.position)
-        batch.stage.close()
-        yield batch
-    except BaseException:
+                    ours = True
+        ours = False
+        yield _closed(batch)
+    finally:
+        # What was handed over belongs to the batch that may be sealed by now.
+        if ours:
+            batch.stage.discard()
+
+
+def _end_at(batch: ReadBatch, event: TransactionEnd) -> None:
+    batch.upto = event.position
+    batch.stage.committed_us = event.committed_us or batch.stage.committed_us
+
+
+def _closed(batch: ReadBatch) -> ReadBatch:
+    batch.stage.close()
+    if batch.empty:
         batch.stage.discard()
-        raise
+    return batch
 
 
 def _add_log(reading: Reading, batch: ReadBatch, change: ChangeBatch, start: int) -> None:
@@ -145,25 +161,24 @@ def chunk_batches(
 ) -> Iterator[ReadBatch]:
     """The chunks of one consistent view as staged batches at its position, read by several threads."""
     groups = _grouped(chunks, reading.batch_rows)
-    with ThreadPoolExecutor(reading.pipeline.run.threads, "cdc-snapshot") as pool:
-        waiting: list[tuple[ReadBatch, list[Future[None]]]] = []
-        try:
-            for group in groups:
-                batch = ReadBatch(reading.stage(number), session.position, session.position)
-                number += 1
-                for chunk in group:
-                    reading.observe(batch, SchemaChange(None, session.table(chunk.table)))
-                futures = [pool.submit(_read_chunk, reading, session, batch, chunk) for chunk in group]
-                waiting.append((batch, futures))
-                if len(waiting) > 1:
-                    yield _finished(*waiting.pop(0))
-            while waiting:
+    waiting: list[tuple[ReadBatch, list[Future[None]]]] = []
+    pool = ThreadPoolExecutor(reading.pipeline.run.threads, "cdc-snapshot")
+    try:
+        for group in groups:
+            batch = ReadBatch(reading.stage(number), session.position, session.position)
+            number += 1
+            for chunk in group:
+                reading.observe(batch, SchemaChange(None, session.table(chunk.table)))
+            futures = [pool.submit(_read_chunk, reading, session, batch, chunk) for chunk in group]
+            waiting.append((batch, futures))
+            if len(waiting) > 1:
                 yield _finished(*waiting.pop(0))
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            for batch, _ in waiting:
-                batch.stage.discard()
-            raise
+        while waiting:
+            yield _finished(*waiting.pop(0))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        for batch, _ in waiting:
+            batch.stage.discard()
 
 
 def _read_chunk(reading: Reading, session: SnapshotSession, batch: ReadBatch, chunk: Chunk) -> None:
