@@ -167,6 +167,10 @@ class Tally(Progress):
         return self.tables.setdefault(name, TableProgress())
 
 
+QUIET = 30.0
+"""Seconds after which a line is repeated although nothing moved: long silence looks like a dead process."""
+
+
 class LogProgress(Tally):
     """One line to the log every ``interval`` seconds while something moves, and one at the end."""
 
@@ -175,6 +179,7 @@ class LogProgress(Tally):
         self.interval = interval
         self._closed = threading.Event()
         self._shown = ""
+        self._shown_at = clock()
         self._thread = threading.Thread(target=self._tick, name="progress", daemon=True)
         self._thread.start()
 
@@ -193,11 +198,11 @@ class LogProgress(Tally):
         self.write()
 
     def write(self) -> None:
-        """Write a line, unless nothing has changed since the last one."""
+        """Write a line, unless nothing has changed since the last one and that is not long ago."""
         with self.lock:
-            line = self.line()
-        if line != self._shown:
-            self._shown = line
+            line, now = self.line(), self.clock()
+        if line != self._shown or now - self._shown_at >= QUIET:
+            self._shown, self._shown_at = line, now
             log.info("%s", line)
 
     def line(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from cdc_lib.progress import (
+    QUIET,
     WINDOW,
     LiveProgress,
     LogProgress,
@@ -110,13 +111,17 @@ def test_log_lines_have_figures_and_no_escape_codes(caplog: pytest.LogCaptureFix
     ]
 
 
-def test_log_does_not_repeat_itself_when_nothing_moves(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_repeats_itself_only_after_long_silence(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="cdc_lib.progress")
-    with LogProgress(interval=60) as progress:
+    clock = Clock()
+    with LogProgress(interval=60, clock=clock) as progress:
         progress.phase("apply")
         progress.write()
         progress.write()
-    assert len(caplog.messages) == 1
+        assert caplog.messages == ["step=apply"]
+        clock.now += QUIET
+        progress.write()
+    assert caplog.messages == ["step=apply", "step=apply"]
 
 
 def test_log_ticks_by_itself(caplog: pytest.LogCaptureFixture) -> None:
