@@ -240,7 +240,7 @@ _STREAMING: tuple[Property, ...] = (
     ),
     not_yet("slot.stream.params", "the plug-in gets the options that the decoder relies on"),
     not_yet("slot.failover", "the slot would not be copied to standby servers"),
-    not_yet("publish.via.partition.root", "partitions are captured under their own names"),
+    not_yet("publish.via.partition.root", "partitions are captured through their root"),
     not_yet("flush.lsn.source", "the slot is moved behind every durable batch", accepts=("true",)),
     not_yet("lsn.flush.mode", "the slot is moved behind every durable batch"),
     not_yet("offset.mismatch.strategy", "a slot that does not fit our position is an error"),
