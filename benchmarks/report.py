@@ -23,11 +23,13 @@ TITLES: Mapping[str, str] = {
 WORDS: Mapping[str, str] = {
     "snapshot": "The whole table, from the slot's creation to the last commit, a new pipeline each round.",
     "backlog-full": "The same log for all, each round from a copy of its slot. The prototype's rows are much "
-    "narrower, and it seals, verifies and records nothing.",
+    "narrower, and it seals, verifies and records nothing; its cold start is not measured.",
     "backlog-default": "As before, with only the key in before-images. Warm rounds only.",
     "silver": "`initial load`: bronze's snapshot into an empty silver table. `merge`: a tenth of the keys "
-    "changed (71 % updates, 9 % deletes, 20 % inserts, scattered) into the full one; rows are changes.",
-    "memory": "Each round in a new process. `workers` are the Python workers of Spark's data source.",
+    "changed (71 % updates, 9 % deletes, 20 % inserts, scattered) into the full one, warm only; rows are "
+    "changes.",
+    "memory": "Each round in a new process, three rounds at most. `workers` are those of Spark's Python "
+    "data source.",
 }
 FULL_SIZE = 1_000_000
 """Rows of the run that the gates are made for."""
@@ -260,7 +262,8 @@ without a result.
 Times are from the request to its end and include all that a run does: creating control tables, sealing,
 writing, verifying and committing, and for the cold ones Python, the JVM and Spark. CPU is of the whole
 process tree per million rows, server CPU of all PostgreSQL processes. Memory is the highest resident size
-seen in any round. The server runs on the same cores, with fsync on, and is reached over TCP on the loopback.
+seen in any round, of the Python process since its start. The server runs on the same cores, with fsync on,
+and is reached over TCP on the loopback.
 """
 
 _TAIL = """

@@ -11,8 +11,11 @@ from typing import Any
 from benchmarks import checksum, systems
 from benchmarks.process import Worker
 from benchmarks.rounds import Bench, Measurement, Plan
-from benchmarks.systems import Backlog
+from benchmarks.systems import Apply, Backlog
 from benchmarks.workload import Database, Identity, Operations, database
+
+MEMORY_ROUNDS = 3
+"""A peak of memory varies little, and each of these rounds takes as long as two others."""
 
 
 @dataclass(frozen=True)
@@ -71,32 +74,41 @@ def _backlog(setup: Setup, identity: Identity) -> Outcome:
 
 def silver(setup: Setup) -> Outcome:
     """Bronze into an empty silver table, and a tenth of the keys changed into a full one."""
-    with database(setup.folder / "server") as source:
+    with database(setup.folder / "server") as source, Worker(setup.folder / "prepare.log") as worker:
+        setup.say("  preparing bronze and silver")
         source.fill(setup.rows)
         whole = checksum.of_server(source)
-        empty, full = setup.folder / "empty", setup.folder / "full"
-        template = systems.pipeline(source, empty, "bench_silver", "initial")
-        with Worker(setup.folder / "prepare.log") as worker:
-            setup.say("  preparing bronze and silver")
-            worker.ask("capture", {"pipeline": template})
-            shutil.copytree(empty, full)
-            filled = {**template, "target": {"path": str(full)}}
-            worker.ask("apply", {"pipeline": filled})
-            operations = source.change(setup.rows, setup.rows // 10)
-            worker.ask("capture", {"pipeline": filled})
+        template = systems.pipeline(source, setup.folder / "empty", "bench_silver", "initial")
+        filled, operations = _prepare_silver(setup, source, worker, template)
         changed = checksum.of_server(source)
+        initial = Apply("initial load", setup.rows, whole)
+        merge = Apply("merge", operations.rows, changed, cold=False)
         measured = [
             systems.floor(source, changed.rows),
-            systems.apply("initial load", template, setup.folder, setup.rows, whole),
-            systems.apply("merge", filled, setup.folder, operations.rows, changed),
+            systems.apply(template, setup.folder, initial, worker),
+            systems.apply(filled, setup.folder, merge, worker),
         ]
         workload = _operations(operations) | {"rows": setup.rows}
         return Outcome(_bench(setup, source).run(measured, setup.plan), workload)
 
 
+def _prepare_silver(
+    setup: Setup, source: Database, worker: Worker, template: Mapping[str, Any]
+) -> tuple[dict[str, Any], Operations]:
+    """A lake with bronze alone, for the initial load, and one with silver and changes that wait for it."""
+    full = setup.folder / "full"
+    filled = {**template, "target": {"path": str(full)}}
+    worker.ask("capture", {"pipeline": template})
+    shutil.copytree(setup.folder / "empty", full)
+    worker.ask("apply", {"pipeline": filled})
+    operations = source.change(setup.rows, setup.rows // 10)
+    worker.ask("capture", {"pipeline": filled})
+    return filled, operations
+
+
 def memory(setup: Setup) -> Outcome:
     """One transaction of twice the size into bronze, each time in a new process."""
-    plan = Plan(rounds=0, cold_rounds=setup.plan.rounds)
+    plan = Plan(rounds=0, cold_rounds=min(setup.plan.rounds, MEMORY_ROUNDS))
     with database(setup.folder / "server") as source:
         source.keep_log()
         operations = source.insert(1, 2 * setup.rows)

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import checksum
 from benchmarks.checksum import Checksum
 from benchmarks.peer import ENVIRONMENT
-from benchmarks.process import BenchmarkFailed
+from benchmarks.process import BenchmarkFailed, Worker
 from benchmarks.rounds import Job, System
 from benchmarks.workload import BRONZE, PUBLICATION, TABLE, Database, Operations
 
@@ -130,7 +130,7 @@ def prototype(database: Database, folder: Path, log: Backlog, path: Path) -> Sys
         check = _log_check("the prototype's table", lake / "table", ["commit_lsn", "seq"], log)
         return Job("peer", arguments, log.operations.rows, check, _dropping(database, slot, lake))
 
-    return System(PEER, prepare, ENVIRONMENT)
+    return System(PEER, prepare, ENVIRONMENT, cold=False)
 
 
 def _log_check(what: str, path: Path, order: list[str], log: Backlog) -> Callable[[Mapping[str, Any]], None]:
@@ -145,10 +145,21 @@ def _log_check(what: str, path: Path, order: list[str], log: Backlog) -> Callabl
 # -- into silver
 
 
-def apply(name: str, template: Mapping[str, Any], folder: Path, rows: int, state: Checksum) -> System:
+@dataclass(frozen=True)
+class Apply:
+    """What one way to bring bronze into silver is measured on: ``rows`` to apply, which lead to ``state``."""
+
+    name: str
+    rows: int
+    state: Checksum
+    cold: bool = True
+
+
+def apply(template: Mapping[str, Any], folder: Path, work: Apply, reader: Worker) -> System:
     """Bronze into silver, on a copy of a lake that was prepared up to there.
 
     :param template: the pipeline that prepared it.
+    :param reader: reads the written table, outside the measured process.
     """
     prepared = Path(template["target"]["path"])
 
@@ -156,14 +167,17 @@ def apply(name: str, template: Mapping[str, Any], folder: Path, rows: int, state
         lake = folder / round_name
         shutil.copytree(prepared, lake)
         arguments = {"pipeline": {**template, "target": {"path": str(lake)}}}
-        return Job("apply", arguments, rows, lambda _: verify_silver(lake, state), _removing(lake))
+        return Job(
+            "apply", arguments, work.rows, lambda _: verify_silver(reader, lake, work.state), _removing(lake)
+        )
 
-    return System(name, prepare)
+    return System(work.name, prepare, cold=work.cold)
 
 
-def verify_silver(lake: Path, state: Checksum) -> None:
-    found = checksum.read_silver(lake / "silver" / BRONZE)
-    checksum.require_equal("silver", checksum.of_rows(found), state)
+def verify_silver(reader: Worker, lake: Path, state: Checksum) -> None:
+    """Silver holds the source's rows."""
+    found = Checksum(**reader.ask("checksum", {"path": str(lake / "silver" / BRONZE)}))
+    checksum.require_equal("silver", found, state)
 
 
 # -- cleaning up

@@ -18,6 +18,7 @@ TASKS: Mapping[str, str] = {
     "capture": "benchmarks.product:capture",
     "apply": "benchmarks.product:apply",
     "peer": "benchmarks.peer:capture",
+    "checksum": "benchmarks.checksum:of_table",
 }
 """Task to function; imported when first asked for, since a floor must not pay for Spark's import."""
 
