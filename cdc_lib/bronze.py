@@ -10,11 +10,13 @@ from __future__ import annotations
 import base64
 import json
 import re
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -169,12 +171,20 @@ def _row_schema(staged: StagedTable) -> pa.Schema:
     return change_schema(staged.table, source).append(pa.field("_schema_version", pa.int32()))
 
 
+# A Spark Connect server refuses one of two sessions' threads that register the same name at the same time.
+_registering = threading.Lock()
+_registered: WeakSet[SparkSession] = WeakSet()
+
+
 def _staged_frame(spark: SparkSession, staged: StagedTable, schema: pa.Schema) -> DataFrame:
     from cdc_lib import bronze_reader
 
-    if is_connect(spark):
-        _send_by_value(bronze_reader)
-    spark.dataSource.register(bronze_reader.StagedFiles)
+    with _registering:
+        if spark not in _registered:
+            if is_connect(spark):
+                _send_by_value(bronze_reader)
+            spark.dataSource.register(bronze_reader.StagedFiles)
+            _registered.add(spark)
     parts = json.dumps([(part.path, part.version) for part in staged.parts])
     columns = ", ".join(f"{quoted(field.name)} {ddl(field.type)}" for field in schema)
     serialized = base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
