@@ -14,7 +14,7 @@ __all__ = ["Applied", "KeylessUpdate", "SilverTable", "applied", "apply", "ensur
 
 
 def apply(lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation: str) -> Applied:
-    """Apply bronze's rows with ``after < _batch <= upto`` in one commit, whose transaction version is ``upto``.
+    """Apply bronze's rows with ``after < _batch <= upto`` in one commit of transaction version ``upto``.
 
     ``after`` may lag behind what silver holds, and the same range may come again: the result is the same as
     long as ``upto`` is never lower than what was applied, and a lower ``upto`` is skipped by Delta.

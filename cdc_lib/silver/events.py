@@ -30,8 +30,9 @@ class Truncate:
 class Survey:
     """What kinds of rows a range holds; decides how much work the reduction is.
 
-    ``partial``: columns that some row does not carry. ``moves``: a key was updated. ``specials``: rows with
-    server text; ``key_specials`` of them for a key column.
+    ``partial``: columns that some row does not carry. ``moves``: a key was updated; ``chains``: and such a
+    row lacks columns, so that they must be looked for under its old key. ``specials``: rows with server text;
+    ``key_specials`` of them for a key column.
     """
 
     rows: int = 0
@@ -39,6 +40,7 @@ class Survey:
     truncates: tuple[Truncate, ...] = ()
     partial: frozenset[str] = frozenset()
     moves: bool = False
+    chains: bool = False
     specials: int = 0
     key_specials: int = 0
 
@@ -81,7 +83,7 @@ class Shape:
 
 def surveyed(rows: DataFrame, shape: Shape) -> Shape:
     """``shape`` with what ``rows`` of bronze hold; one aggregation over small columns."""
-    row = rows.agg(*_findings(shape.table)).head()
+    row = rows.agg(*_findings(shape)).head()
     assert row is not None
     ops = frozenset(row.ops)
     lacking = {name for name, version in shape.since.items() if row.oldest and version > row.oldest}
@@ -95,14 +97,18 @@ def surveyed(rows: DataFrame, shape: Shape) -> Shape:
         truncates=tuple(Truncate(t.sequence, t.us) for t in sorted(row.truncates)),
         partial=frozenset(partial & set(shape.values.values())),
         moves=bool(row.moves),
+        chains=bool(row.chains),
         specials=row.specials,
         key_specials=row.key_specials,
     )
     return replace(shape, survey=found)
 
 
-def _findings(table: Table) -> list[Column]:
-    op = F.col("op")
+def _findings(shape: Shape) -> list[Column]:
+    op, table = F.col("op"), shape.table
+    moved = F.col("previous_key").isNotNull()
+    lacks = F.coalesce(F.size("after_unavailable") > 0, F.lit(False))
+    old = F.coalesce(F.col("_schema_version") < max(shape.since.values(), default=0), F.lit(False))
     truncate = F.struct(F.col("_sequence").alias("sequence"), F.col("source.ts_us").alias("us"))
     return [
         F.count(F.lit(1)).alias("rows"),
@@ -110,7 +116,8 @@ def _findings(table: Table) -> list[Column]:
         F.collect_list(F.when(op == "t", truncate)).alias("truncates"),
         F.min(F.when(op != "t", F.col("_schema_version"))).alias("oldest"),
         F.collect_set("after_unavailable").alias("lists"),
-        F.max(F.col("previous_key").isNotNull()).alias("moves"),
+        F.max(moved).alias("moves"),
+        F.max(moved & (lacks | old)).alias("chains"),
         F.count_if(_has_text(table.names)).alias("specials"),
         F.count_if(_has_text(table.key)).alias("key_specials"),
     ]
@@ -126,9 +133,9 @@ def _has_text(names: tuple[str, ...]) -> Column:
 def events(rows: DataFrame, shape: Shape) -> DataFrame:
     """One event for each row that concerns a key.
 
-    ``k`` struct of the key, ``sq`` sequence, ``op``, ``at`` commit time, ``pos`` position, ``prev`` old key of
-    a moved row, ``special``, ``v<i>`` values that are always carried, ``h<i>`` struct of sequence, value and
-    text of the others, NULL where this row does not carry the column.
+    ``k`` struct of the key, ``sq`` sequence, ``op``, ``at`` commit time, ``pos`` position, ``prev`` old key
+    of a moved row, ``special``, ``v<i>`` values that are always carried, ``h<i>`` struct of sequence, value
+    and text of the others, NULL where this row does not carry the column.
     """
     kept = rows.where(F.col("op") != "t")
     if shape.survey.truncates and not shape.soft:

@@ -7,6 +7,7 @@ chains, and each round of the loop takes all moved rows one link back.
 
 from __future__ import annotations
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -69,8 +70,16 @@ def lives(events: DataFrame, shape: Shape) -> DataFrame:
     return events.groupBy("k", "start").agg(*newest(shape, "o"), ended, prev, F.max("o").alias("o"))
 
 
+def settled(frame: DataFrame) -> DataFrame:
+    """The frame computed once, where Spark can keep it; serverless compute cannot, and computes it again."""
+    try:
+        return frame.localCheckpoint()
+    except PySparkException:
+        return frame
+
+
 def last_of_each_key(lives: DataFrame) -> DataFrame:
-    latest = F.max_by(F.struct(*lives.columns), F.col("o")).alias("life")
+    latest = F.max_by(F.struct("*"), F.col("o")).alias("life")
     return lives.groupBy("k").agg(latest).select("life.*")
 
 
@@ -79,19 +88,19 @@ def filled(last: DataFrame, lives: DataFrame, base: DataFrame, shape: Shape) -> 
 
     :param base: :func:`base_rows`, as silver has them now.
     """
-    if not shape.held:
+    if not shape.survey.chains:
         return last
-    # Few of silver's rows are asked for: join them with the small side first, so that no round moves the rest.
+    # Few of silver's rows are asked for; without this, every round of the loop would move all of them.
     asked = lives.where(F.col("prev").isNotNull()).select(F.col("prev").alias("ak")).distinct()
     base = base.join(asked, F.col("bk").eqNullSafe(F.col("ak"))).drop("ak")
     moved = last.where(F.col("prev").isNotNull() & (F.size(missing(shape)) > 0))
     chain = moved.select(F.col("k").alias("child"), "prev", F.col("start").alias("since"), *shape.held)
+    chain, base = settled(chain), settled(base)
     while not chain.where(F.col("prev").isNotNull()).isEmpty():
-        chain = _one_link_back(chain, lives, base, shape)
+        chain = settled(_one_link_back(chain, lives, base, shape))
     found = chain.select("child", *[F.col(h).alias(f"found_{h}") for h in shape.held])
     joined = last.join(found, F.col("k").eqNullSafe(F.col("child")), "left")
-    kept = [name for name in last.columns if name not in shape.held]
-    return joined.select(*kept, *[F.coalesce(h, f"found_{h}").alias(h) for h in shape.held])
+    return joined.select("k", "start", "last", *[F.coalesce(h, f"found_{h}").alias(h) for h in shape.held])
 
 
 def _one_link_back(chain: DataFrame, lives: DataFrame, base: DataFrame, shape: Shape) -> DataFrame:

@@ -35,7 +35,7 @@ def last_lives(events: DataFrame, shape: Shape) -> DataFrame:
 
 
 def newest(shape: Shape, order: str = "sq") -> list[Column]:
-    """Aggregates of a group of events: its last event, and the newest carried value of each partial column."""
+    """Aggregates of a group of events: the last one, and the newest carried value of each partial column."""
     fields = ["sq", "op", "at", "special", *shape.plain]
     last = F.max_by(F.struct(*fields), F.col(order)).alias("last")
     held = [F.max_by(F.col(h), F.when(F.col(h).isNotNull(), F.col("sq"))).alias(h) for h in shape.held]

@@ -1,4 +1,4 @@
-"""The text of silver's MERGE: from one row per key (``reduce.outcomes``, as view ``changes``) to the table."""
+"""The text of silver's MERGE: from one row per key (``reduce.outcomes``, as view ``changes``)."""
 
 from __future__ import annotations
 
@@ -119,4 +119,4 @@ def _assignments(row: dict[str, str]) -> str:
 
 def _insert(row: dict[str, str]) -> str:
     columns = ", ".join(map(quoted, row))
-    return f"INSERT ({columns}) VALUES ({', '.join(row.values())})"
+    return f"INSERT ({columns}) VALUES ({', '.join(row.values())})"  # noqa: S608  names are quoted

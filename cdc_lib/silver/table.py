@@ -1,4 +1,4 @@
-"""What a silver table is: its source table, where it lies, and which meta columns follow the source's columns."""
+"""What a silver table is: its source table, where it lies, and the meta columns behind the source's."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _evolve(lake: Lake, target: SilverTable, held: Field, column: Column) -> Non
         lake.execute(f"{alter} TYPE {spark_type(new)}")
     elif old != new and not widens(new, old):
         raise FixConfiguration(
-            f"{target.table.id}: silver's column {column.name} is {held.type} and cannot become {spark_type(new)}",
+            f"{target.table.id}: silver's {column.name} is {held.type} and cannot become {spark_type(new)}",
             why="Delta widens types, but does not change them otherwise",
             remedy=f"drop {target.silver.sql} and rebuild it from bronze",
         )

@@ -32,7 +32,7 @@ def table(name: str, types: Mapping[str, pa.DataType], key: Sequence[str]) -> Ta
 
 @dataclass
 class Change:
-    """One row of bronze. Rows of one ``commit`` share a position; the commit's number is its time in seconds."""
+    """One row of bronze. Rows of one ``commit`` share a position; its number is its time in seconds."""
 
     op: str
     after: Row | None = None
