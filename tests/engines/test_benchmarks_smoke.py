@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.__main__ import main
 
 
+@pytest.mark.timeout(300)
 def test_a_backlog_is_measured_verified_and_reported(tmp_path: Path) -> None:
     results, document = tmp_path / "results", tmp_path / "benchmarks.md"
     small = ["--rows", "2000", "--rounds", "1", "--cold-rounds", "0", "--discard", "0"]
