@@ -61,15 +61,19 @@ class PipelineUnderTest:
         """A run that may end in an error."""
         return self.spark.run(self.write(), verb, tables)
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        """``cdc`` in a process of its own, as a client of the same Spark."""
+    def start(
+        self, *arguments: str, own_spark: bool = False, **environment: str
+    ) -> subprocess.Popen[str]:
+        """``cdc`` in a process group of its own, as a client of the same Spark or with a JVM of its own."""
+        spark = {} if own_spark else {"CDC_SPARK_REMOTE": self.spark.remote}
         return subprocess.Popen(
             [sys.executable, "-m", "cdc_lib", *(arguments or ("run",)), str(self.write())],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             cwd=ROOT,
-            env={**os.environ, "CDC_SPARK_REMOTE": self.spark.remote, **environment},
+            env={**os.environ, **spark, **environment},
+            start_new_session=True,
         )
 
     def table(self, layer: str, table: str) -> str:

@@ -1,0 +1,75 @@
+"""A runner that dies at any point, on its first start and again while it recovers, loses and repeats nothing.
+
+A snapshot is half done and writes of every kind go on while the runner is killed twice. The third run must
+bring bronze to the true history, which the server's triggers recorded, and silver to the source.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.engines import kill
+from tests.engines.pipelines import PipelineUnderTest
+from tests.engines.postgresql.conftest import MakePipeline
+from tests.engines.workload import Workload
+from tests.servers.postgresql import Database
+
+LIMITS = {"batch_rows": 450, "chunk_rows": 160, "threads": 2}
+"""Small, so that the snapshot is several batches and the log more than one."""
+
+
+def assert_nothing_lost(pipeline: PipelineUnderTest, database: Database) -> None:
+    found = kill.differences(pipeline, database)
+    assert not found, kill.shown(found)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("first", "second"), kill.pairs(), ids=lambda point: point)
+def test_killed_on_the_first_start_and_while_recovering(
+    recorded_database: Database, make_pipeline: MakePipeline, first: str, second: str
+) -> None:
+    pipeline = make_pipeline(recorded_database, LIMITS)
+    with Workload(recorded_database, seed=sum(map(ord, first))) as writes:
+        # Silver is the dearest step, and the run that follows brings it up whatever happened before.
+        verb = "run" if "silver" in first + second else "capture"
+        kill.killed(pipeline, f"{first}:{kill.FIRST_START.get(first, 1)}", verb)
+        kill.killed(pipeline, second, verb)
+    assert writes.transactions > 10
+    pipeline.run()
+    assert_nothing_lost(pipeline, recorded_database)
+
+
+@pytest.mark.timeout(900)
+def test_killed_together_with_its_jvm(recorded_database: Database, make_pipeline: MakePipeline) -> None:
+    """Also what the JVM had begun is cut short: half-written files, a commit that was never made."""
+    pipeline = make_pipeline(recorded_database, LIMITS)
+    with Workload(recorded_database, seed=20):
+        kill.killed_with_its_jvm(pipeline, "bronze.appended.one:2")
+    pipeline.run()
+    assert_nothing_lost(pipeline, recorded_database)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("point", ["sealed", "bronze.appended.one", "committed"])
+def test_a_paused_runner_that_wakes_up_after_another_took_over(
+    recorded_database: Database, make_pipeline: MakePipeline, point: str
+) -> None:
+    pipeline = make_pipeline(recorded_database, {**LIMITS, "lease_seconds": 3})
+    with Workload(recorded_database, seed=len(point)):
+        log = pipeline.folder / "reached"
+        paused = pipeline.start(CDC_FAULT=f"{point}:2", CDC_FAULT_LOG=str(log), CDC_FAULT_ACTION="stop")
+        kill.wait_until_stopped(paused)
+        early = pipeline.attempt()
+        time.sleep(4)
+        pipeline.run()
+        paused.send_signal(signal.SIGCONT)
+        output, _ = paused.communicate(timeout=kill.SECONDS)
+    assert log.read_text(encoding="utf-8").split() == [point]
+    assert early.error in ("RetryLater", ""), "it waits for the lease, unless the pause was longer than it"
+    assert paused.returncode == 3, output
+    assert "lease" in output or "another runner" in output, output
+    pipeline.run()
+    assert_nothing_lost(pipeline, recorded_database)
