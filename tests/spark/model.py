@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import unix_seconds
 
-from cdc_lib.bronze import fields
+from cdc_lib import bronze
 from cdc_lib.delta import Lake, TableRef
 from cdc_lib.schema import Column, Table, TableId
 from cdc_lib.silver import SilverTable
@@ -74,8 +74,7 @@ def target(lake: Lake, table: Table, **more: Any) -> SilverTable:
         f"id-{table.id.name}",
         **more,
     )
-    if not lake.exists(silver.bronze):
-        lake.create(silver.bronze, fields(table, SOURCE))
+    bronze.ensure(lake, silver.bronze, table, SOURCE, bronze.Marks("test", "one", silver.table_id))
     return silver
 
 

@@ -17,17 +17,17 @@ HISTORIES = 20
 STEPS = 16
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_histories(spark: SparkSession, lake: Lake, seed: int) -> None:
     chance = random.Random(seed)
-    source = SourceTable(chance, soft=seed % 2 == 1, full=seed >= 2)
+    source = SourceTable(chance, soft=seed == 1, full=seed == 2)
     kept = target(
         lake,
         table(f"history_{seed}", source.table_types, ("grp", "id")),
         delete="soft" if source.soft else "hard",
     )
     silver.ensure(lake, kept, "one")
-    expected = _play(chance, source, truncates=seed in (1, 2))
+    expected = _play(chance, source, truncates=seed > 0)
     write(spark, lake, kept.bronze, source.batches)
     highest = 0
     for after, upto in _ranges(chance, source.batch):
@@ -42,11 +42,11 @@ def _play(chance: random.Random, source: SourceTable, truncates: bool) -> dict[i
     expected: dict[int, list[Row]] = {}
     for group in range(HISTORIES):
         source.seed((group, 1))
-    for number in range(1, 6):
+    for number in range(1, 5):
         source.batch = number
         source.batches[number] = []
         for group in chance.sample(range(HISTORIES), HISTORIES):
-            for _ in range(chance.randrange(2 * STEPS // 5)):
+            for _ in range(chance.randrange(STEPS // 2)):
                 _step(chance, source, group)
         if truncates and number in (2, 4):
             source.truncate()
