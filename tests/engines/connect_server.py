@@ -73,7 +73,7 @@ class ConnectServer:
             cwd=Path(__file__).resolve().parents[2],
             # Other processes clear old logs out of the common cache folder.
             env={**os.environ, "CDC_JARS": str(jars_folder()), "XDG_CACHE_HOME": str(log.parent)},
-            # A session of its own: a Ctrl-C for the tests must not reach the JVM before they are done with it.
+            # A session of its own: a Ctrl-C must not reach the JVM before the tests are done with it.
             start_new_session=True,
         )
         self.remote = str(self._answer()["remote"])

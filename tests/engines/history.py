@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 
 Key = tuple[str, ...]
 Row = Mapping[str, str | None]
@@ -37,7 +37,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Event:
-    """One bronze row; ``op`` is one of c u d r t, ``unavailable`` what ``after`` (``before``) does not carry."""
+    """One bronze row; ``op`` is one of c u d r t, ``unavailable`` what ``after`` does not carry."""
 
     sequence: int
     op: str
@@ -129,7 +129,7 @@ class History:
                 if row in read:
                     self._say(f"duplicate: {_of(event)} was read twice in the view at {event.position}")
                 read.add(row)
-        for before, after in zip(ordered, ordered[1:], strict=False):
+        for before, after in pairwise(ordered):
             if before.sequence == after.sequence:
                 self._say(f"_sequence {after.sequence} twice: {_of(before)} and {_of(after)}")
 
@@ -161,7 +161,7 @@ class History:
         if len(wanted) != len(events):
             kind = "lost" if len(events) < len(wanted) else "duplicate"
             self._say(
-                f"{kind}: transaction {transaction} has {len(wanted)} changes and {len(events)} rows in bronze; "
+                f"{kind}: transaction {transaction} has {len(wanted)} changes, {len(events)} rows in bronze; "
                 f"wanted {[str(one) for one in wanted]}, found {[_of(event) for event in events]}"
             )
             return {}
@@ -174,13 +174,13 @@ class History:
             first[change.transaction] = change
         last: dict[str, Change] = {}
         for transaction in seen:
-            change = first.get(transaction)
-            if change is None or not change.session:
+            begun = first.get(transaction)
+            if begun is None or not begun.session:
                 continue
-            before = last.get(change.session)
-            if before is not None and before.order > change.order:
+            before = last.get(begun.session)
+            if before is not None and before.order > begun.order:
                 self._say(f"order: transaction {transaction} after {before.transaction} of the same session")
-            last[change.session] = change
+            last[begun.session] = begun
 
     def _clock_order(self, log: Sequence[Event]) -> None:
         """Commit times are taken a moment before the commit itself, so neighbours may be swapped in them."""
@@ -257,9 +257,8 @@ class History:
             return
         if (found is None) != (true is None):
             self._say(f"{image} of {_of(event)} is {_short(found)}, true is {_short(true)}")
-        elif found is not None and true is not None:
-            if difference := _difference(true, found, without):
-                self._say(f"{image} of {_of(event)} differs: {difference}")
+        elif found is not None and true is not None and (difference := _difference(true, found, without)):
+            self._say(f"{image} of {_of(event)} differs: {difference}")
 
     # -- bronze alone
 

@@ -1,4 +1,4 @@
-"""Kill a runner at a named point, prove that it was reached, and compare all tables with the truth after it."""
+"""Kill a runner at a named point, prove that it was reached, and compare all tables with the truth."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def killed(pipeline: PipelineUnderTest, fault: str, verb: str = "run") -> None:
     log = _fault_log(pipeline, fault)
     process = pipeline.start(verb, CDC_FAULT=fault, CDC_FAULT_LOG=str(log))
     output = _finished(process)
-    assert process.returncode == -signal.SIGKILL, f"ended with {process.returncode}, not by {fault}:\n{output}"
+    assert process.returncode == -signal.SIGKILL, (
+        f"ended with {process.returncode}, not by {fault}:\n{output}"
+    )
     assert _reached(log) == [fault.partition(":")[0]]
 
 
@@ -114,7 +116,7 @@ def differences(pipeline: PipelineUnderTest, database: Database) -> list[str]:
 def _silver_differences(pipeline: PipelineUnderTest, database: Database, table: str) -> Iterator[str]:
     names, key = list(workload.TABLES[table]), workload.KEYS[table]
     rows = rows_of_delta(pipeline.rows("silver", f"public_{table}"), names)
-    silver = {tuple(row[name] for name in key): row for row in rows}
+    silver = {tuple(str(row[name]) for name in key): row for row in rows}
     true = workload.source_rows(database, table)
     if len(rows) != len(silver):
         yield f"silver {table}: {len(rows)} rows with {len(silver)} keys"

@@ -61,9 +61,7 @@ class PipelineUnderTest:
         """A run that may end in an error."""
         return self.spark.run(self.write(), verb, tables)
 
-    def start(
-        self, *arguments: str, own_spark: bool = False, **environment: str
-    ) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, own_spark: bool = False, **environment: str) -> subprocess.Popen[str]:
         """``cdc`` in a process group of its own, as a client of the same Spark or with a JVM of its own."""
         spark = {} if own_spark else {"CDC_SPARK_REMOTE": self.spark.remote}
         return subprocess.Popen(

@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import Any
 
-import psycopg2
 from psycopg2 import errors, sql
 from typing_extensions import Self
 
@@ -60,7 +59,9 @@ FROM audit.history ORDER BY number
 def _triggers(table: str) -> str:
     """Every column as the server prints it: no type's JSON form gets in between."""
     images = {
-        image: "jsonb_build_object(" + ", ".join(f"'{name}', {image}.{name}::text" for name in TABLES[table]) + ")"
+        image: "jsonb_build_object("
+        + ", ".join(f"'{name}', {image}.{name}::text" for name in TABLES[table])
+        + ")"
         for image in ("OLD", "NEW")
     }
     return f"""
@@ -111,7 +112,7 @@ def source_rows(database: Database, table: str) -> dict[tuple[str, ...], dict[st
         sql.Identifier(table),
     )
     found = [dict(zip(names, row, strict=True)) for row in database.rows(query)]
-    return {tuple(row[name] for name in KEYS[table]): row for row in found}
+    return {tuple(str(row[name]) for name in KEYS[table]): row for row in found}
 
 
 class Workload:
@@ -124,7 +125,9 @@ class Workload:
         self._failed: list[BaseException] = []
         self.transactions = 0
         self._threads = [
-            threading.Thread(target=self._write, args=(random.Random(f"{seed}-{number}"), number), daemon=True)
+            threading.Thread(
+                target=self._write, args=(random.Random(f"{seed}-{number}"), number), daemon=True
+            )
             for number in range(sessions)
         ]
         print(f"workload seed {seed}")
@@ -152,7 +155,7 @@ class Workload:
             with closing(self._database.connect()) as connection:
                 connection.autocommit = True
                 with connection.cursor() as cursor:
-                    # One of the sessions commits asynchronously: its rows are visible before they are on disk.
+                    # One session commits asynchronously: its rows are visible before they are on disk.
                     cursor.execute(f"SET synchronous_commit = {'off' if number % 2 else 'on'}")
                     while not self._stop.wait(self._pace):
                         transaction(cursor, random)
@@ -256,7 +259,8 @@ def _document_delete(cursor: Any, random: random.Random) -> None:
 
 def _stock_count(cursor: Any, random: random.Random) -> None:
     cursor.execute(
-        "INSERT INTO stock VALUES (%s, %s, 1, 'new') ON CONFLICT (site, item) DO UPDATE SET qty = stock.qty + 1",
+        "INSERT INTO stock VALUES (%s, %s, 1, 'new') "
+        "ON CONFLICT (site, item) DO UPDATE SET qty = stock.qty + 1",
         (f"site{random.randint(0, 6)}", random.randint(1, 300)),
     )
 
@@ -312,5 +316,3 @@ def write_once(database: Database, seed: int, transactions: int) -> None:
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         for _ in range(transactions):
             transaction(cursor, chosen)
-
-

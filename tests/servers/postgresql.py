@@ -137,7 +137,7 @@ class Database:
             for statement in statements:
                 cursor.execute(statement)
 
-    def rows(self, query: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+    def rows(self, query: Any, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(query, parameters)
             found: list[tuple[Any, ...]] = cursor.fetchall()

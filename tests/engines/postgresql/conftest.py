@@ -62,9 +62,7 @@ def source_section(database: Database, folder: Path, **properties: Any) -> dict[
 def make_pipeline(connect_server: ConnectServer, tmp_path: Path) -> MakePipeline:
     """A function from a database to a pipeline; keywords are source properties (``snapshot_mode``)."""
 
-    def make(
-        database: Database, run: dict[str, Any] | None = None, **properties: Any
-    ) -> PipelineUnderTest:
+    def make(database: Database, run: dict[str, Any] | None = None, **properties: Any) -> PipelineUnderTest:
         source = source_section(database, tmp_path, **properties)
         return PipelineUnderTest(connect_server, tmp_path, database.name, source, run or {})
 
