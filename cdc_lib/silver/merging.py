@@ -32,6 +32,7 @@ def apply(lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation
     if not shape.survey.rows:
         return Applied(rows=0)
     txn = Txn(f"{incarnation}/silver/{target.table_id}", upto)
+    marks = {"incarnation": incarnation, "after": after, "batch": upto}
     _refuse_keys_not_held(shape)
     silver = lake.table(target.silver)
     changes = reduced(rows, silver, shape)
@@ -41,11 +42,12 @@ def apply(lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation
     if only_adds or silver.select(SEQUENCE).isEmpty():
         written = changes if target.soft else changes.where(~F.col("deleted"))
         row = [F.expr(value).alias(name) for name, value in merge.inserts().items()]
-        lake.append(target.silver, written.alias("s").select(*row), txn=txn)
+        lake.append(target.silver, written.alias("s").select(*row), txn=txn, metadata=marks)
         counts: dict[str, int] = {}
     else:
         # Delta says nothing at all about a MERGE that it skipped because of its transaction version.
-        counts = next(iter(lake.execute(merge.sql(), txn=txn, views={CHANGES: changes})), {})
+        said = lake.execute(merge.sql(), txn=txn, metadata=marks, views={CHANGES: changes})
+        counts = next(iter(said), {})
     return Applied(
         rows=shape.survey.rows,
         inserted=counts.get("num_inserted_rows"),
