@@ -256,7 +256,7 @@ class Writers:
         self._stop = threading.Event()
         self._errors: list[Exception] = []
         # Imports write alone: TRUNCATE waits for the snapshot's lock, and nobody else should.
-        plans = [(SHOP, pause), (SHOP, pause), (IMPORTS, max(pause, 0.5))]
+        plans = [(SHOP, pause), (SHOP, pause), (IMPORTS, max(pause, 3))]
         self._threads = [
             threading.Thread(
                 target=self._write, args=(plan, rest, random.Random(seed + number)), name=f"writer-{number}"
