@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -75,6 +75,19 @@ class Marks:
 def table_name(table: TableId) -> str:
     """Name of a source table in bronze and silver: ``schema_table``, unsafe characters as ``_``."""
     return _UNSAFE.sub("_", f"{table.schema}_{table.name}")
+
+
+def table_collisions(tables: Iterable[TableId]) -> list[Finding]:
+    """Source tables that would share one table of ours; Spark does not tell upper from lower case."""
+    return [
+        Finding(
+            "error",
+            name,
+            f"{' and '.join(str(table) for table in sharing)} would both be written to the table {name}",
+            "capture them in different pipelines, or leave one out with table.exclude.list",
+        )
+        for name, sharing in _sharing(tables, table_name)
+    ]
 
 
 def column_collisions(table: Table) -> list[Finding]:
@@ -234,11 +247,27 @@ def _allow_names(lake: Lake, ref: TableRef, table: Table) -> None:
 
 
 def find_commit(lake: Lake, ref: TableRef, incarnation: str, batch: int) -> Commit | None:
-    """Our commit of a batch, if it is in the table's history."""
-    for commit in lake.history(ref, limit=HISTORY):
-        if _is_ours(commit, incarnation) and (commit.metadata or {}).get("batch") == batch:
+    """Our commit of a batch, if it is in the table's history and no RESTORE has undone it.
+
+    :raises ResnapshotNeeded: somebody else changed rows after it.
+    """
+    foreign: Commit | None = None
+    for commit in _standing(lake.history(ref, limit=HISTORY)):
+        if not _is_ours(commit, incarnation):
+            foreign = commit if commit.changes_data else foreign
+        elif (commit.metadata or {}).get("batch") == batch:
+            if foreign is not None:
+                raise _changed(ref, foreign, commit.version)
             return commit
     return None
+
+
+def _changed(ref: TableRef, foreign: Commit, version: int) -> ResnapshotNeeded:
+    return ResnapshotNeeded(
+        f"{ref.sql} was changed by somebody else ({foreign.operation}, version {foreign.version})",
+        why="rows of a batch that is not committed yet may be missing from it",
+        remedy=f"undo it: RESTORE TABLE {ref.sql} TO VERSION AS OF {version}",
+    )
 
 
 def verify(lake: Lake, ref: TableRef, incarnation: str, batch: int) -> Commit:
@@ -260,13 +289,31 @@ def verify(lake: Lake, ref: TableRef, incarnation: str, batch: int) -> Commit:
 def foreign_commits(lake: Lake, ref: TableRef, remembered: int, incarnation: str) -> list[Commit]:
     """Commits above the ``remembered`` version that changed rows and are not ours, newest first.
 
-    A table that is gone, or has fewer versions than remembered, was replaced: reported as its newest commit.
+    What a RESTORE to the remembered version, or a later one, has undone does not count, nor does that
+    RESTORE. A table that is gone, or has fewer versions than remembered, was replaced: reported as its
+    newest commit.
     """
     newest = lake.version(ref)
     if newest < remembered:
         return lake.history(ref, limit=1) or [Commit(newest, "DROP TABLE", None, True)]
-    found: Sequence[Commit] = lake.history(ref, since=remembered + 1, limit=newest - remembered)
-    return [commit for commit in found if commit.changes_data and not _is_ours(commit, incarnation)]
+    found = lake.history(ref, since=remembered + 1, limit=newest - remembered) if newest > remembered else []
+    return [
+        commit
+        for commit in _standing(found, remembered)
+        if commit.changes_data and not _is_ours(commit, incarnation)
+    ]
+
+
+def _standing(newest_first: Iterable[Commit], floor: int = 0) -> Iterator[Commit]:
+    """The commits whose rows are still in the table: those under a RESTORE (not below ``floor``) are not."""
+    ceiling: int | None = None
+    for commit in newest_first:
+        if ceiling is not None and commit.version > ceiling:
+            continue
+        if commit.restored is not None and commit.restored >= floor:
+            ceiling = commit.restored
+        else:
+            yield commit
 
 
 def _is_ours(commit: Commit, incarnation: str) -> bool:

@@ -22,7 +22,7 @@ IMAGES = ("before", "after")
 VERSION = "_schema_version"
 
 
-class StagedFiles(DataSource):
+class StagedFiles(DataSource):  # type: ignore[misc]
     """``format("cdc_staging")``. Options: ``files``, JSON list of path and schema version; ``arrow``, the
     rows' Arrow schema, serialized, as base64."""
 
@@ -38,7 +38,7 @@ class StagedFiles(DataSource):
         return StagedReader(files, base64.b64decode(self.options["arrow"]))
 
 
-class StagedReader(DataSourceReader):
+class StagedReader(DataSourceReader):  # type: ignore[misc]
     """Reads each file in one task."""
 
     def __init__(self, files: Sequence[tuple[str, int]], arrow: bytes) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from cdc_lib import delta_direct as direct
 from cdc_lib import delta_log as log
 from cdc_lib.delta_direct import Conflict, Rows, Txn, conflict
-from cdc_lib.delta_log import Commit, parse_metadata
+from cdc_lib.delta_log import Commit, parse_metadata, restored_version
 from cdc_lib.errors import FixConfiguration
 from cdc_lib.nested_types import arrow_of_ddl, arrow_of_json, ddl_of_json, quoted
 from cdc_lib.spark_session import session, sibling
@@ -348,6 +348,7 @@ class Lake:
                 operation=row.operation,
                 metadata=parse_metadata(row.userMetadata),
                 changes_data=row.operation not in _ROWS_UNCHANGED,
+                restored=restored_version(row.operation, row.operationParameters),
             )
             for row in sorted(found, key=lambda row: -int(row.version))
             if row.version >= since

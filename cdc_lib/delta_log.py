@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,15 @@ class Commit:
     """One version of a table. ``metadata`` is the user metadata if it is a JSON object.
 
     ``changes_data`` is False for commits that leave every row as it was: OPTIMIZE, table properties, new
-    columns.
+    columns. ``restored`` is the version that a RESTORE went back to, None for all others (and for a RESTORE
+    by time, which does not say).
     """
 
     version: int
     operation: str
     metadata: dict[str, Any] | None
     changes_data: bool
+    restored: int | None = None
 
 
 def versions(table: str, since: int = 0) -> list[int]:
@@ -54,6 +56,12 @@ def parse_metadata(text: str | None) -> dict[str, Any] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def restored_version(operation: str | None, parameters: Mapping[str, Any] | None) -> int | None:
+    """The version that a RESTORE names; Delta for Spark writes it as a number, history as text."""
+    version = str((parameters or {}).get("version"))
+    return int(version) if operation == "RESTORE" and version.isdecimal() else None
 
 
 def sync(table: str, since: int) -> None:
@@ -83,13 +91,14 @@ def _actions(table: str, version: int) -> Iterator[dict[str, Any]]:
 
 
 def _commit(version: int, actions: list[dict[str, Any]]) -> Commit:
-    info = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     files = (action.get("add") or action.get("remove") for action in actions)
     return Commit(
         version=version,
         operation=str(info.get("operation", "unknown")),
         metadata=parse_metadata(info.get("userMetadata")),
         changes_data=any(file.get("dataChange", True) for file in files if file),
+        restored=restored_version(info.get("operation"), info.get("operationParameters")),
     )
 
 

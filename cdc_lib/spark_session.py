@@ -2,7 +2,7 @@
 
 Everything else in the package takes a session and uses only calls that work on all three. The local JVM
 is tuned for many small commits (``docs/benchmarks.md``), starts without chatter, and writes what it has to
-say to ``spark.log`` in the cache folder.
+say to a log file in the cache folder.
 
 Environment: ``CDC_SPARK_REMOTE`` (``sc://...``), ``CDC_JARS`` (folder of Delta's JARs),
 ``CDC_DRIVER_MEMORY`` (default 3g), ``CDC_SPARK_CONF`` (a JSON object of settings that win over ours).
@@ -11,11 +11,12 @@ Environment: ``CDC_SPARK_REMOTE`` (``sc://...``), ``CDC_JARS`` (folder of Delta'
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
-import shutil
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdc_lib.errors import FixConfiguration
+from cdc_lib.java import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,7 +161,7 @@ def start_local(
 
     :raises FixConfiguration: Java is missing, or Spark does not start (with the end of its log).
     """
-    _require_java()
+    ensure_java()
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -176,7 +178,7 @@ def start_local(
             started: SparkSession = where.getOrCreate()
     except PySparkException as error:
         raise _not_started(str(error), log) from error
-    _forget_empty(log)
+    _forget_old(log.parent)
     return started
 
 
@@ -203,25 +205,13 @@ def _not_started(error: str, log: Path) -> FixConfiguration:
     )
 
 
-def _forget_empty(log: Path) -> None:
-    """Logs of past processes hold a line or two of start-up advice each; keep the newest few."""
-    logs = sorted(log.parent.glob("spark-*.log"), key=lambda path: path.stat().st_mtime)
-    for old in logs[:-5]:
-        old.unlink(missing_ok=True)
-
-
-def _require_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
-        return
-    if shutil.which("java"):
-        return
-    raise FixConfiguration(
-        "Java is not installed",
-        why="Spark runs on a Java virtual machine and neither JAVA_HOME nor PATH leads to one",
-        remedy="install a Java 17 or 21 runtime (Debian and Ubuntu: apt install openjdk-17-jre-headless; "
-        "macOS: brew install openjdk@17) or set JAVA_HOME",
-    )
+def _forget_old(folder: Path) -> None:
+    """Each process leaves a log with little in it; keep those of the last week."""
+    week_ago = time.time() - 7 * 24 * 3600
+    for log in folder.glob("spark-*.log"):
+        with contextlib.suppress(FileNotFoundError):
+            if log.stat().st_mtime < week_ago:
+                log.unlink()
 
 
 def _share_package_with_workers() -> None:
