@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import json
 import threading
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from cdc_lib import delta_direct as direct
 from cdc_lib import delta_log as log
-from cdc_lib.delta_direct import Conflict, Rows, Txn, conflict
-from cdc_lib.delta_log import Commit, parse_metadata, restored_version
+from cdc_lib.delta_direct import Conflict, Rows, Txn
+from cdc_lib.delta_log import ROWS_UNCHANGED, Commit, parse_metadata, restored_version
 from cdc_lib.errors import FixConfiguration
 from cdc_lib.nested_types import arrow_of_ddl, arrow_of_json, ddl_of_json, quoted
-from cdc_lib.spark_session import session, sibling
+from cdc_lib.own_sessions import OwnSessions, conflicts, shared
+from cdc_lib.spark_session import session
+from cdc_lib.table_ref import LAYERS, Field, Layer, TableRef, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,78 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Commit", "Conflict", "Field", "Lake", "Layer", "TableRef", "Txn", "literal"]
 
-Layer = Literal["bronze", "silver", "control"]
-LAYERS: tuple[Layer, ...] = ("bronze", "silver", "control")
-
 _TXN_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-
-_ROWS_UNCHANGED = frozenset(
-    {
-        "ADD COLUMNS",
-        "ADD CONSTRAINT",
-        "CHANGE COLUMN",
-        "CHANGE COLUMNS",
-        "CLUSTER BY",
-        "COMPUTE STATS",
-        "CREATE TABLE",
-        "DROP CONSTRAINT",
-        "OPTIMIZE",
-        "REORG",
-        "ROW TRACKING BACKFILL",
-        "SET TBLPROPERTIES",
-        "UNSET TBLPROPERTIES",
-        "UPGRADE PROTOCOL",
-        "VACUUM END",
-        "VACUUM START",
-    }
-)
-"""Operations in DESCRIBE HISTORY, which does not tell, that leave all rows as they are."""
-
-
-@dataclass(frozen=True)
-class TableRef:
-    """Where a table is: at ``path``, or in ``catalog`` and ``schema``."""
-
-    layer: Layer
-    name: str
-    path: str | None
-    catalog: str | None
-    schema: str
-
-    @property
-    def sql(self) -> str:
-        """The table's name in a statement, quoted."""
-        if self.path is not None:
-            return f"delta.{quoted(self.path)}"
-        return ".".join(quoted(part) for part in (self.catalog or "", self.schema, self.name) if part)
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
-
-
-@dataclass(frozen=True)
-class Field:
-    """A column of a table of ours; ``type`` is Spark SQL DDL text."""
-
-    name: str
-    type: str
-    comment: str | None = None
-    nullable: bool = True
-
-    @property
-    def sql(self) -> str:
-        """The column's definition in CREATE TABLE."""
-        text = f"{quoted(self.name)} {self.type}"
-        if not self.nullable:
-            text += " NOT NULL"
-        return f"{text} COMMENT {literal(self.comment)}" if self.comment else text
-
-
-def literal(value: str) -> str:
-    """A string literal where Spark's grammar takes nothing else (comments, properties)."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 class Lake:
@@ -115,7 +45,7 @@ class Lake:
         self._target = target
         self._open_session = session
         self._session: SparkSession | None = None
-        self._idle: list[SparkSession] = []
+        self._own = OwnSessions(lambda: self.spark)
         self._lock = threading.RLock()
         self._takes_txn: bool | None = None
 
@@ -225,7 +155,7 @@ class Lake:
         if merge_schema:
             options["mergeSchema"] = "true"
         writer = frame.write.format("delta").mode("append").options(**options)
-        with _conflicts(ref.sql):
+        with conflicts(ref.sql):
             if ref.path is not None:
                 writer.save(ref.path)
             else:
@@ -285,7 +215,7 @@ class Lake:
         settings = {} if txn is None else {_TXN_ID: txn.app_id, _TXN_VERSION: str(txn.version)}
         if metadata is not None:
             settings[_USER_METADATA] = json.dumps(metadata, sort_keys=True)
-        with _conflicts(statement), self._own_session(settings) as spark, _shared(views or {}, spark):
+        with conflicts(statement), self._own.borrow(settings) as spark, shared(views or {}, spark):
             rows = spark.sql(statement).collect()
         return [row.asDict(recursive=True) for row in rows]
 
@@ -294,7 +224,7 @@ class Lake:
         """Whether MERGE, UPDATE and DELETE can carry a transaction id; some platforms refuse the setting."""
         with self._lock:
             if self._takes_txn is None:
-                self._takes_txn = self._try_txn()
+                self._takes_txn = self._own.accepts({_TXN_ID: "cdc-lib/probe", _TXN_VERSION: "0"})
             return self._takes_txn
 
     def sync(self, ref: TableRef, since_version: int) -> None:
@@ -347,7 +277,7 @@ class Lake:
                 version=row.version,
                 operation=row.operation,
                 metadata=parse_metadata(row.userMetadata),
-                changes_data=row.operation not in _ROWS_UNCHANGED,
+                changes_data=row.operation not in ROWS_UNCHANGED,
                 restored=restored_version(row.operation, row.operationParameters),
             )
             for row in sorted(found, key=lambda row: -int(row.version))
@@ -388,69 +318,11 @@ class Lake:
             self.spark.sql(f"DROP TABLE {name}").collect()
         self.spark.sql(f"CREATE TABLE {name} USING DELTA LOCATION {literal(str(folder))}").collect()
 
-    # -- sessions
-
-    @contextmanager
-    def _own_session(self, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-        """A session that nobody else uses meanwhile, with these settings for as long."""
-        main = self.spark
-        with self._lock:
-            own = self._idle.pop() if self._idle else sibling(main)
-        for key, value in settings.items():
-            own.conf.set(key, value)
-        try:
-            yield own
-        finally:
-            for key in settings:
-                own.conf.unset(key)
-        with self._lock:
-            self._idle.append(own)
-
-    def _try_txn(self) -> bool:
-        from pyspark.errors import PySparkException
-
-        try:
-            with self._own_session({_TXN_ID: "cdc-lib/probe", _TXN_VERSION: "0"}) as spark:
-                return bool(spark.conf.get(_TXN_ID) == "cdc-lib/probe")
-        except PySparkException:
-            return False
-
     def _frame(self, ref: TableRef, rows: Rows, spark: SparkSession) -> DataFrame:
         schema = self.table(ref).schema
         values = [tuple(row.get(name) for name in schema.fieldNames()) for row in rows]
         frame: DataFrame = spark.createDataFrame(values, schema)
         return frame
-
-
-@contextmanager
-def _shared(views: Mapping[str, DataFrame], spark: SparkSession) -> Iterator[None]:
-    """Frames of another session under temporary names in ``spark``: global views are the way across."""
-    shared: list[str] = []
-    try:
-        for name, frame in views.items():
-            across = f"cdc_{uuid.uuid4().hex}"
-            frame.createGlobalTempView(across)
-            shared.append(across)
-            spark.table(f"global_temp.{across}").createOrReplaceTempView(name)
-        yield
-    finally:
-        for name, across in zip(views, shared, strict=False):
-            spark.sql(f"DROP VIEW IF EXISTS {quoted(name)}").collect()
-            spark.sql(f"DROP VIEW IF EXISTS global_temp.{across}").collect()
-
-
-@contextmanager
-def _conflicts(table: str) -> Iterator[None]:
-    """Delta's concurrency exceptions as :class:`Conflict`; by name, since Connect knows no Java classes."""
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except PySparkException as error:
-        text = f"{error.getCondition() or ''} {error}"
-        if "DELTA_CONCURRENT" in text or "io.delta.exceptions.Concurrent" in text:
-            raise conflict(table) from error
-        raise
 
 
 def _is_direct(ref: TableRef) -> bool:

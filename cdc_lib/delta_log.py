@@ -14,6 +14,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+ROWS_UNCHANGED = frozenset(
+    {
+        "ADD COLUMNS",
+        "ADD CONSTRAINT",
+        "CHANGE COLUMN",
+        "CHANGE COLUMNS",
+        "CLUSTER BY",
+        "COMPUTE STATS",
+        "CREATE TABLE",
+        "DROP CONSTRAINT",
+        "OPTIMIZE",
+        "REORG",
+        "ROW TRACKING BACKFILL",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "UPGRADE PROTOCOL",
+        "VACUUM END",
+        "VACUUM START",
+    }
+)
+"""Operations in DESCRIBE HISTORY, which does not tell, that leave all rows as they are."""
+
 _ENTRY = re.compile(r"(\d{20})\.json")
 
 

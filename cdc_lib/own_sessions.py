@@ -1,0 +1,86 @@
+"""Spark sessions for one statement each, with settings and views that nobody else sees.
+
+A transaction id or user metadata for DML is a setting of the whole session, and frames belong to the session
+that made them; so DML runs in a sibling session, and its frames reach it as global temporary views.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from cdc_lib.delta_direct import conflict
+from cdc_lib.nested_types import quoted
+from cdc_lib.spark_session import sibling
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class OwnSessions:
+    """Siblings of the session that ``main`` returns; used ones are kept for the next statement."""
+
+    def __init__(self, main: Callable[[], SparkSession]) -> None:
+        self._main = main
+        self._idle: list[SparkSession] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def borrow(self, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+        """A session that nobody else uses meanwhile, with these settings for as long."""
+        main = self._main()
+        with self._lock:
+            own = self._idle.pop() if self._idle else sibling(main)
+        for key, value in settings.items():
+            own.conf.set(key, value)
+        try:
+            yield own
+        finally:
+            for key in settings:
+                own.conf.unset(key)
+        with self._lock:
+            self._idle.append(own)
+
+    def accepts(self, settings: Mapping[str, str]) -> bool:
+        """Whether the platform takes these settings."""
+        from pyspark.errors import PySparkException
+
+        try:
+            with self.borrow(settings) as spark:
+                return all(spark.conf.get(key) == value for key, value in settings.items())
+        except PySparkException:
+            return False
+
+
+@contextmanager
+def shared(views: Mapping[str, DataFrame], spark: SparkSession) -> Iterator[None]:
+    """Frames of another session under temporary names in ``spark``: global views are the way across."""
+    shared: list[str] = []
+    try:
+        for name, frame in views.items():
+            across = f"cdc_{uuid.uuid4().hex}"
+            frame.createGlobalTempView(across)
+            shared.append(across)
+            spark.table(f"global_temp.{across}").createOrReplaceTempView(name)
+        yield
+    finally:
+        for name, across in zip(views, shared, strict=False):
+            spark.sql(f"DROP VIEW IF EXISTS {quoted(name)}").collect()
+            spark.sql(f"DROP VIEW IF EXISTS global_temp.{across}").collect()
+
+
+@contextmanager
+def conflicts(table: str) -> Iterator[None]:
+    """Delta's concurrency exceptions as :class:`Conflict`; by name, since Connect knows no Java classes."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        text = f"{error.getCondition() or ''} {error}"
+        if "DELTA_CONCURRENT" in text or "io.delta.exceptions.Concurrent" in text:
+            raise conflict(table) from error
+        raise
