@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ from cdc_lib.errors import FixConfiguration, RetryLater
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
+
+COMPACT_EVERY = 100
+"""Versions of a table after which its small files are put together."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -111,6 +115,15 @@ def append(path: str, rows: Rows, txn: Txn | None, metadata: Mapping[str, Any] |
         write_deltalake(table, data, mode="append", commit_properties=_commit(txn, metadata))
     except CommitFailedError as error:
         raise conflict(path) from error
+    # Another process may be at it too; then its compaction does.
+    with suppress(CommitFailedError):
+        _compact_now_and_then(table)
+
+
+def _compact_now_and_then(table: DeltaTable) -> None:
+    """A file for each append: a thousand of them take seconds to read, so they are rewritten as one."""
+    if table.version() % COMPACT_EVERY == 0:
+        table.optimize.compact()
 
 
 def upsert(path: str, rows: Rows, keys: Sequence[str], txn: Txn | None) -> None:

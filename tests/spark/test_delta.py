@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from cdc_lib import spark_session
@@ -99,6 +100,18 @@ class TestWithoutSpark:
         assert [commit.operation for commit in blind.history(ref)] == ["DELETE", "WRITE", "CREATE TABLE"]
         assert blind.properties(ref)["cdc.table_id"] == "x"
         assert blind.fields(ref) == FIELDS[:1]
+
+    def test_small_files_are_put_together(self, target: Target, no_jvm: Callable[[], SparkSession]) -> None:
+        lake = Lake(target, no_jvm)
+        ref = lake.ref("control", "things")
+        lake.create(ref, FIELDS[:1])
+        for number in range(105):
+            lake.append_rows(ref, [{"id": number}], txn=Txn("app", number))
+        assert sorted(row["id"] for row in lake.rows(ref)) == list(range(105))
+        assert len(DeltaTable(str(ref.path)).file_uris()) < 10
+        (compaction,) = [commit for commit in lake.history(ref, limit=200) if commit.operation == "OPTIMIZE"]
+        assert not compaction.changes_data
+        assert lake.transaction_version(ref, "app") == 104
 
     def test_unknown_columns_are_refused(self, target: Target, no_jvm: Callable[[], SparkSession]) -> None:
         lake = Lake(target, no_jvm)
