@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -117,6 +119,7 @@ def show_next_commands(pipeline: Path, console: Console | None = None) -> None:
     """What a newcomer may try after the demo; none of it needs the demo's server."""
     console = console or stdout()
     console.print("\nTry:")
+    program = "cdc" if shutil.which("cdc") else sys.argv[0]
     for verb, statement in NEXT:
-        console.print(f"  cdc {verb} {pipeline} {statement}".rstrip(), soft_wrap=True)
+        console.print(f"  {program} {verb} {pipeline} {statement}".rstrip(), soft_wrap=True)
     console.print("\nThen your own database: edit pipelines/shop.yml; cdc check, cdc run.")
