@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Union
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -124,4 +124,4 @@ class Progress:
     position: Position
 
 
-LogEvent = Union[ChangeBatch, SchemaChange, TransactionEnd, Message, Progress]
+LogEvent: TypeAlias = "ChangeBatch | SchemaChange | TransactionEnd | Message | Progress"

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdc_lib import bronze
-from cdc_lib.captured import Captured
+from cdc_lib.captured import Captured, CapturedTable
 from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.batches import Seal, SealedTable
@@ -119,10 +119,30 @@ class Ladder:
     def bronze(self, table_id: str, captured: Captured) -> TableRef:
         return self.lake.ref("bronze", captured[table_id].state.bronze)
 
+    def refuse_foreign_writes(self, entry: CapturedTable) -> None:
+        """Compare a bronze table with the version we remember of it.
+
+        :raises ResnapshotNeeded: somebody wrote to it, restored or replaced it.
+        """
+        remembered = self.versions.get(entry.table_id)
+        ref = self.lake.ref("bronze", entry.state.bronze)
+        if remembered is None or self.lake.version(ref) == remembered:
+            return
+        foreign = bronze.foreign_commits(self.lake, ref, remembered, self.lease.incarnation)
+        if foreign:
+            raise ResnapshotNeeded(
+                f"bronze of {entry.id} was changed by somebody else ({foreign[0].operation}, "
+                f"version {foreign[0].version})",
+                why="captured changes may be missing from it; nothing was written or released",
+                remedy=f"undo it (RESTORE TABLE {ref.sql} TO VERSION AS OF {remembered}), "
+                f"or take the table again: cdc snapshot {entry.id}",
+            )
+
     def _append(self, seal: Seal, staged: StagedTable, captured: Captured) -> int:
         ref = self.bronze(staged.table_id, captured)
         marks = bronze.Marks(self.pipeline.name, seal.incarnation, staged.table_id)
         bronze.ensure(self.lake, ref, staged.table, self.source_type, marks)
+        self.refuse_foreign_writes(captured[staged.table_id])
         if not staged.rows:
             return self.lake.version(ref)
         commit = bronze.find_commit(self.lake, ref, seal.incarnation, seal.batch)

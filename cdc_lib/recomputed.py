@@ -17,7 +17,7 @@ from cdc_lib.source import Source
 
 
 def report_recomputed(control: Control, batch: ReadBatch, source: Source) -> list[TableId]:
-    """Write an incident for each table whose old rows changed with its structure; the tables to read again."""
+    """Write an incident for each table whose old rows changed with its structure; those to read again."""
     affected = []
     for seen in batch.observed:
         added = {change.column for change in seen.changes if change.kind == "added"}

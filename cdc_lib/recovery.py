@@ -16,7 +16,7 @@ from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.batches import Seal
 from cdc_lib.control.watermarks import Watermark
-from cdc_lib.errors import FixConfiguration, ResnapshotNeeded
+from cdc_lib.errors import FixConfiguration
 from cdc_lib.ladder import Ladder, compare_replay
 from cdc_lib.position import Position
 from cdc_lib.reading import Reading, log_batches
@@ -70,20 +70,10 @@ def refuse_foreign_writes(
     :raises ResnapshotNeeded: somebody wrote to, restored or replaced a bronze table.
     """
     for table_id, version in watermark.tables.items():
-        ladder.versions[table_id] = version
         if table_id in accept:
-            continue
-        ref = ladder.bronze(table_id, captured)
-        foreign = bronze.foreign_commits(ladder.lake, ref, version, ladder.lease.incarnation)
-        if foreign:
-            name = captured[table_id].id
-            raise ResnapshotNeeded(
-                f"bronze of {name} was changed by somebody else ({foreign[0].operation}, "
-                f"version {foreign[0].version})",
-                why="captured changes may be missing from it; nothing was written or released",
-                remedy=f"undo it (RESTORE TABLE {ref.sql} TO VERSION AS OF {version}), "
-                f"or take the table again: cdc snapshot {name}",
-            )
+            version = ladder.lake.version(ladder.bronze(table_id, captured))
+        ladder.versions[table_id] = version
+        ladder.refuse_foreign_writes(captured[table_id])
 
 
 def refuse_other_incarnation(ladder: Ladder, captured: Captured) -> None:

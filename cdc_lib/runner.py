@@ -130,8 +130,17 @@ class Runner:
             raise
         finally:
             self._context.metrics.set("seconds", time.monotonic() - clock)
-            self._report(_row(run_id, verb, started, outcome, error, self._context.metrics))
-        return RunResult(run_id, outcome, self._context.metrics.as_dict())
+            ended = Run(
+                run_id,
+                verb,
+                started,
+                datetime.now(timezone.utc),
+                outcome,
+                *_reason(error),
+                metrics=self._context.metrics.as_dict(),
+            )
+            self._report(ended)
+        return RunResult(run_id, outcome, ended.metrics)
 
     def _report(self, run: Run) -> None:
         try:
@@ -141,26 +150,14 @@ class Runner:
         reach("reported")
 
 
-def _row(
-    run_id: str,
-    verb: str,
-    started: datetime,
-    outcome: str,
-    error: BaseException | None,
-    metrics: Metrics,
-) -> Run:
-    # A foreign exception's text may repeat a connection string or a row: only its class is kept.
-    known = isinstance(error, CdcError)
-    return Run(
-        run_id=run_id,
-        verb=verb,
-        started_at=started,
-        ended_at=datetime.now(timezone.utc),
-        outcome=outcome,
-        error="" if error is None else (str(error.what) if known else type(error).__name__),  # type: ignore[attr-defined]
-        remedy=error.remedy if isinstance(error, CdcError) else "",
-        metrics=metrics.as_dict(),
-    )
+def _reason(error: BaseException | None) -> tuple[str, str]:
+    """What ended a run, and the remedy. A foreign exception's text may repeat a connection string or a row,
+    so only its class is kept."""
+    if error is None:
+        return "", ""
+    if isinstance(error, CdcError):
+        return error.what, error.remedy
+    return type(error).__name__, ""
 
 
 def _table_id(name: str) -> TableId:

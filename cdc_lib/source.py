@@ -128,9 +128,10 @@ class LogReader(ABC):
     def read(self, after: Position, upto: Position) -> Iterator[LogEvent]:
         """Exactly the transactions with ``after`` < commit <= ``upto``, in commit order.
 
-        Ordinals start at 0 in each read. Bounded: ends with ``Progress(p)``; ``p`` is ``upto``, or less where the reader limits how much of
-        the log it opens at once (the caller then reads on from there). The same range gives the same rows
-        again as long as the source still has it. Closing the iterator early ends the read at the server.
+        Ordinals start at 0 in each read. Bounded: ends with ``Progress(p)``; ``p`` is ``upto``, or less where
+        the reader limits how much of the log it opens at once (the caller then reads on from there). The same
+        range gives the same rows again as long as the source still has it. Closing the iterator early ends
+        the read at the server.
         A table whose structure is not the one in ``schemas`` is announced by a SchemaChange first.
         """
 
@@ -159,7 +160,7 @@ class Source(ABC):
 
     @abstractmethod
     def check(self) -> list[Finding]:
-        """Rights and settings, each with the SQL that mends it. Never raises for a finding; writes nothing."""
+        """Rights and settings, each with the SQL that mends it. Never raises for a finding, writes nothing."""
 
     @abstractmethod
     def tables(self) -> list[TableId]:
@@ -215,7 +216,7 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class Engine:
-    """Where an engine lives: ``module:Class``, the names it goes by, and the extra that installs its driver."""
+    """Where an engine lives (``module:Class``), the names it goes by, the extra that installs its driver."""
 
     target: str
     extra: str

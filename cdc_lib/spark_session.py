@@ -41,6 +41,8 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     # Change data is nearly unique; building dictionaries to throw them away took a quarter of the CPU.
     "spark.hadoop.parquet.enable.dictionary": "false",
     "spark.sql.parquet.compression.codec": "zstd",
+    # What silver merges from is read at fixed versions of bronze, so that both passes see the same.
+    "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,10 @@ def query(pipeline: Pipeline, statement: str, *, limit: int) -> Answer:
     :raises FixConfiguration: Spark does not understand or cannot run it.
     """
     from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
 
+    # PySpark logs the Java stack of every statement it refuses; the refusal below says what matters.
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     lake = Lake(pipeline.target)
     try:
         lake.register()
@@ -54,4 +58,4 @@ def _plain(value: Any) -> Any:
 
 def _first_paragraph(error: Exception) -> str:
     """Spark's message without the plan and the Java stack below it."""
-    return str(error).strip().split("\n\n")[0].split("\nJVM stacktrace")[0]
+    return str(error).strip().split("\n\n")[0].split("\nJVM stacktrace")[0].split(";\n'")[0]

@@ -13,7 +13,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from cdc_lib.schema import Table
+from cdc_lib.schema import Identity, Table
 
 TEXTS = "map<string,string>"
 
@@ -74,6 +74,16 @@ class Shape:
     def plain(self) -> dict[str, str]:
         """The part of ``values`` that every create, read and update of the range carries."""
         return {v: name for v, name in self.values.items() if name not in self.survey.partial}
+
+    @property
+    def rearranged(self) -> bool:
+        """Whether moved keys need more than the last event of each key: their missing columns are elsewhere,
+        or the key's constraint was deferred, so that a row may arrive before the one there has left.
+
+        A log that carries only the key of old rows takes it from an immediate unique index (PostgreSQL
+        refuses a deferrable one as replica identity), so there the order is right as it is.
+        """
+        return self.survey.moves and (self.survey.chains or self.table.identity is Identity.FULL)
 
     @property
     def held(self) -> dict[str, str]:

@@ -36,10 +36,13 @@ def apply(lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation
     _refuse_keys_not_held(shape)
     silver = lake.table(target.silver)
     changes = reduced(rows, silver, shape)
+    if shape.held:
+        # Read three times from here on: for what stays unknown, and by both passes of the MERGE.
+        changes = settled(changes)
     meta = _with_lazy_columns(lake, target, changes, shape)
     merge = Merge(target.silver.sql, shape, meta)
     only_adds = not target.table.key and not shape.survey.truncates
-    if only_adds or silver.select(SEQUENCE).isEmpty():
+    if only_adds or (after == 0 and silver.select(SEQUENCE).isEmpty()):
         written = changes if target.soft else changes.where(~F.col("deleted"))
         row = [F.expr(value).alias(name) for name, value in merge.inserts().items()]
         lake.append(target.silver, written.alias("s").select(*row), txn=txn, metadata=marks)
@@ -73,7 +76,7 @@ def reduced(rows: DataFrame, silver: DataFrame, shape: Shape) -> DataFrame:
     if not shape.table.key:
         return keyless.added(rows, silver, shape)
     happened = events(rows, shape)
-    if not shape.survey.moves:
+    if not shape.rearranged:
         return outcomes(last_lives(happened, shape), shape)
     base = base_rows(silver, shape)
     every = settled(lives(ordered(happened, shape, base), shape))
