@@ -160,7 +160,7 @@ class Source(ABC):
 
     @abstractmethod
     def check(self) -> list[Finding]:
-        """Rights and settings, each with the SQL that mends it. Never raises for a finding, writes nothing."""
+        """Rights and settings, each with the SQL that mends it. Writes nothing; a finding never raises."""
 
     @abstractmethod
     def tables(self) -> list[TableId]:

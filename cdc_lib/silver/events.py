@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -204,17 +203,19 @@ def _listed(names: str, name: str) -> Column:
 
 def truncate_before(shape: Shape, sequence: Column) -> Column:
     """Sequence of the newest truncate before ``sequence``; NULL if there was none."""
-    newest_first = reversed(shape.survey.truncates)
-    return F.coalesce(
-        F.lit(None).cast("bigint"),
-        *[F.when(sequence > each.sequence, F.lit(each.sequence)) for each in newest_first],
-    )
+    # Over an array: a CASE for each of many truncates took Spark's optimiser minutes.
+    times = [F.lit(each.sequence).cast("bigint") for each in shape.survey.truncates]
+    if not times:
+        return F.lit(None).cast("bigint")
+    return F.array_max(F.filter(F.array(*times), lambda at: at < sequence))
 
 
 def truncate_after(shape: Shape, sequence: Column) -> Column:
     """The first truncate after ``sequence`` as a struct of ``sq`` and ``at``; NULL if there was none."""
-    steps = [F.when(sequence < each.sequence, _struct(each)) for each in shape.survey.truncates]
-    return reduce(lambda found, step: F.coalesce(found, step), steps, F.lit(None).cast(_TRUNCATED))
+    steps = [_struct(each) for each in shape.survey.truncates]
+    if not steps:
+        return F.lit(None).cast(_TRUNCATED)
+    return F.array_min(F.filter(F.array(*steps), lambda each: each["sq"] > sequence))
 
 
 _TRUNCATED = "struct<sq:bigint,at:timestamp>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from decimal import Decimal
 
@@ -50,7 +51,7 @@ def digest(rows: list[dict[str, object]], cuts: list[int]) -> str:
     batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
     running = RowHash()
     bounds = [0, *sorted(cuts), len(rows)]
-    for start, end in zip(bounds, bounds[1:]):
+    for start, end in itertools.pairwise(bounds):
         running.update(batch.slice(start, end - start))
     return running.hexdigest()
 

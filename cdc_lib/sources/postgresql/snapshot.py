@@ -4,6 +4,8 @@ The order matters and is kept by :meth:`PostgresSnapshot.open`:
 
 1. Lock the tables against DDL (ACCESS SHARE, the lock of any SELECT). A rewrite or TRUNCATE is not
    MVCC-safe: if it commits between the view and the lock, the view reads 0 rows, without an error.
+   Every connection takes the locks itself: one that came later would queue behind a TRUNCATE that waits
+   for the others, and all of them would wait for ever (so does pg_dump with its parallel workers).
 2. Create a slot and export its snapshot: the view holds exactly the transactions up to its position.
 3. Import that snapshot on every reading connection.
 4. After each piece, prove that the locks were held and the tables' files are still the same.
@@ -15,7 +17,7 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -77,23 +79,50 @@ class PostgresSnapshot(SnapshotSession):
             raise
 
     def lock(self) -> None:
-        """Hold every table against DDL until the session is closed."""
-        from psycopg2 import sql
-
-        before = self._found()
-        self._locker = connect(self._config)
-        timeout = str(self._config["snapshot.lock.timeout.ms"])
-        with translated("the tables cannot be locked for reading"):
-            execute(self._locker, "BEGIN")
-            execute(self._locker, "SELECT pg_catalog.set_config('lock_timeout', %s, true)", (timeout,))
-            for relation in before.values():
-                query = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
-                execute(self._locker, query.format(chunks.source_of(relation)))
-        self._relations = self._found()
+        """Hold every table against DDL until the session is closed, on every connection."""
+        before = self._found(self._control)
+        deadline = time.monotonic() + self._config["snapshot.lock.timeout.ms"] / 1000
+        while not self._locked(list(before.values())):
+            # Somebody wants to alter a table, and waits for our first lock: let them, and begin anew.
+            self.close()
+            if time.monotonic() > deadline:
+                raise RetryLater(
+                    "the tables cannot be locked for reading",
+                    why="other sessions alter or truncate them time and again",
+                    remedy="run again when they have ended",
+                )
+            time.sleep(0.1)
+        assert self._locker is not None
+        # From here on questions that themselves lock a table are asked by a session that has the lock.
+        self._relations = self._found(self._locker)
         for table, relation in self._relations.items():
             if relation.oid != before[table].oid:
                 raise RetryLater(f"{table} was replaced while it was being locked", remedy="run again")
-            self._storage[table] = catalog.storage(self._control, relation)
+            self._storage[table] = catalog.storage(self._locker, relation)
+
+    def _locked(self, relations: Sequence[catalog.Relation]) -> bool:
+        """Lock on the first connection, with patience, then on those that read, without."""
+        from psycopg2 import errors
+
+        timeout = str(self._config["snapshot.lock.timeout.ms"])
+        self._locker = connect(self._config)
+        with translated("the tables cannot be locked for reading"):
+            execute(self._locker, "BEGIN")
+            execute(self._locker, "SELECT pg_catalog.set_config('lock_timeout', %s, true)", (timeout,))
+            _lock_tables(self._locker, relations)
+            self._planner = self._reading()
+            self._workers = [self._reading() for _ in range(self._spec.threads)]
+            try:
+                for connection in (self._planner, *self._workers):
+                    _lock_tables(connection, relations, " NOWAIT")
+            except errors.LockNotAvailable:
+                return False
+        return True
+
+    def _reading(self) -> Connection:
+        connection = connect(self._config)
+        execute(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        return connection
 
     def create_view(self) -> None:
         """Open the view on all connections; sets :attr:`position`."""
@@ -103,9 +132,9 @@ class PostgresSnapshot(SnapshotSession):
         with closing(connect_replication(self._config)) as connection, naming_blockers(self._control):
             slot_name = f"{name[:40]}_{uuid.uuid4().hex[:12]}" if temporary else name
             slot = create_slot(connection, slot_name, temporary=temporary)
-            self._planner = self._import(slot)
-            for _ in range(self._spec.threads):
-                self._workers.append(self._import(slot))
+            assert self._planner is not None
+            for reader in (self._planner, *self._workers):
+                self._import(reader, slot)
         for worker in self._workers:
             self._idle.put(worker)
         self.position = here.at(slot.consistent_point)
@@ -136,7 +165,7 @@ class PostgresSnapshot(SnapshotSession):
         assert self._locker is not None
         with translated("the connection that locks the tables was lost"):
             execute(self._locker, "SELECT 1")
-        now = catalog.storage(self._control, self._relations[table])
+        now = catalog.storage(self._locker, self._relations[table])
         if now != self._storage[table]:
             raise RetryLater(
                 f"{table} was rewritten while it was being read",
@@ -154,8 +183,8 @@ class PostgresSnapshot(SnapshotSession):
                 with suppress(psycopg2.Error):
                     connection.close()
 
-    def _found(self) -> Mapping[TableId, catalog.Relation]:
-        found = catalog.relations(self._control, self._spec.tables)
+    def _found(self, connection: Connection) -> Mapping[TableId, catalog.Relation]:
+        found = catalog.relations(connection, self._spec.tables)
         for table in self._spec.tables:
             if table not in found:
                 raise FixConfiguration(
@@ -165,13 +194,10 @@ class PostgresSnapshot(SnapshotSession):
                 )
         return found
 
-    def _import(self, slot: CreatedSlot) -> Connection:
-        connection = connect(self._config)
+    def _import(self, connection: Connection, slot: CreatedSlot) -> None:
         with translated("the exported snapshot cannot be opened"):
-            execute(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             execute(connection, "SET TRANSACTION SNAPSHOT %s", (slot.snapshot,))
             execute(connection, "SAVEPOINT chunk")
-        return connection
 
     def _describe(self) -> None:
         """What the lock keeps from changing, which is therefore what the view shows."""
@@ -216,6 +242,15 @@ class PostgresSnapshot(SnapshotSession):
 
         with suppress(psycopg2.Error):
             execute(worker, "ROLLBACK TO SAVEPOINT chunk")
+
+
+def _lock_tables(connection: Connection, relations: Sequence[catalog.Relation], how: str = "") -> None:
+    """The lock of any SELECT. LOCK TABLE takes no view, so the transaction can still import one."""
+    from psycopg2 import sql
+
+    for relation in relations:
+        query = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE" + how)
+        execute(connection, query.format(chunks.source_of(relation)))
 
 
 _PLAIN = "{0}::text"
