@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -285,6 +287,34 @@ def test_connection_lost_in_the_middle_is_a_passing_fault(
             list(read)
 
 
+def test_a_truncate_that_waits_for_the_snapshot_does_not_stop_it(database: Database) -> None:
+    """It waits behind our first lock; a reader that asked for its own lock only now would wait behind it."""
+    source, session = unopened(database)
+    with source, session:
+        session.open()
+        with closing(database.connect()) as other, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(_truncate, other)
+            wait_for_lock(database)
+            assert snapshot_batches(session, table("t")).num_rows == 1000
+            assert not waiting.done()
+            session.close()
+            waiting.result(10)
+
+
+def _truncate(connection: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE t")
+
+
+def wait_for_lock(database: Database) -> None:
+    query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 't'::regclass"
+    for _ in range(100):
+        if database.rows(query)[0][0]:
+            return
+        time.sleep(0.05)
+    raise AssertionError("nobody waits for a lock")
+
+
 # -- parts ---------------------------------------------------------------------------------------------
 
 
@@ -330,6 +360,11 @@ def unlocked(session: snapshot.PostgresSnapshot) -> None:
     assert session._locker is not None
     with session._locker.cursor() as cursor:
         cursor.execute("COMMIT")
+    for reader in (session._planner, *session._workers):
+        assert reader is not None
+        with reader.cursor() as cursor:
+            cursor.execute("COMMIT")
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
 
 def apply(state: dict[int, int], change: dict[str, Any]) -> None:
