@@ -30,7 +30,7 @@ FIRST_START: Mapping[str, int] = {
     "silver.merged": 2,
 }
 """Which time a point is reached that the first start is killed at; the first, if it is not named here."""
-SECONDS = 240
+SECONDS = 200
 """A run that is not killed in this time has not reached its point."""
 
 
@@ -87,7 +87,8 @@ def _finished(process: subprocess.Popen[str]) -> str:
     try:
         return process.communicate(timeout=SECONDS)[0]
     except subprocess.TimeoutExpired:
-        process.kill()
+        # With PYTHONFAULTHANDLER it says where each of its threads stands.
+        process.send_signal(signal.SIGABRT)
         return f"{process.communicate()[0]}\nstill running after {SECONDS} s"
 
 

@@ -70,7 +70,7 @@ class PipelineUnderTest:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **spark, **environment},
+            env={**os.environ, **spark, "PYTHONFAULTHANDLER": "1", **environment},
             start_new_session=True,
         )
 

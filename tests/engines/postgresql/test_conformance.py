@@ -106,7 +106,6 @@ TYPES: Mapping[str, tuple[str, Sequence[str]]] = {
     "o_range": ("int4range", ["'[1,5)'", "'empty'"]),
     "o_inet": ("inet", ["'10.0.0.1/8'", "'::1'"]),
     "o_money": ("money", ["12.34"]),
-    "o_xml": ("xml", ["'<a>b</a>'"]),
     "o_bits": ("bit varying", ["B'10110'"]),
     "o_tsvector": ("tsvector", ["'fat cat'"]),
     "o_composite": ("pair", ["ROW(1, 'a,\"b')"]),
