@@ -178,10 +178,30 @@ _IMAGES = ("before", "after", "previous_key", "source", "transaction")
 
 
 def _row_schema(staged: StagedTable) -> pa.Schema:
-    """Arrow schema of the rows as they reach Spark: the newest structure, and the row's own version."""
-    with pa.OSFile(staged.parts[0].path) as file, pa.ipc.open_stream(file) as stream:
-        source = stream.schema.field("source").type
-    return change_schema(staged.table, source).append(pa.field("_schema_version", pa.int32()))
+    """Arrow schema of the rows as they reach Spark: the newest structure, and the row's own version.
+
+    A column that was dropped inside the batch stays: rows from before the drop have values in it.
+    """
+    schemas = [_schema_of(part.path) for part in staged.parts]
+    newest = change_schema(staged.table, schemas[0].field("source").type)
+    for index, name in enumerate(newest.names):
+        if name in ("before", "after"):
+            olds = [schema.field(name).type for schema in schemas]
+            newest = newest.set(index, pa.field(name, _with_dropped(newest.field(name).type, olds)))
+    return newest.append(pa.field("_schema_version", pa.int32()))
+
+
+def _schema_of(path: str) -> pa.Schema:
+    with pa.OSFile(path) as file, pa.ipc.open_stream(file) as stream:
+        return stream.schema
+
+
+def _with_dropped(newest: pa.StructType, olds: Iterable[pa.StructType]) -> pa.StructType:
+    fields = {field.name: field for field in newest}
+    for old in olds:
+        for field in old:
+            fields.setdefault(field.name, field)
+    return pa.struct(list(fields.values()))
 
 
 # A Spark Connect server refuses one of two sessions' threads that register the same name at the same time.

@@ -203,16 +203,18 @@ class Capture:
             with ReadAhead(batches) as ahead:
                 for batch in ahead:
                     reach("log.staged")
-                    self._log_batch(batch, last=not batch.upto < upto)
+                    self._log_batch(batch, upto)
                     self._context.check_stop()
         self._context.check_stop()
 
-    def _log_batch(self, batch: ReadBatch, *, last: bool) -> None:
+    def _log_batch(self, batch: ReadBatch, end: Position) -> None:
         if batch.empty:
-            self._heartbeat(batch.upto, due=last)
+            self._heartbeat(batch.upto, due=not batch.upto < end)
         else:
             self._take(batch)
-        self._progress.position(str(batch.upto), None, None)
+        committed = batch.stage.committed_us
+        seconds = None if committed is None else max(0.0, time.time() - committed / 1e6)
+        self._progress.position(str(batch.upto), end.bytes_since(batch.upto), seconds)
 
     def _heartbeat(self, position: Position, *, due: bool) -> None:
         """No captured table changed up to ``position``: write that down, so that the log can be let go."""

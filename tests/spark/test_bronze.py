@@ -113,6 +113,16 @@ class TestEvolution:
             {"id": 2, "n": None},
         ]
 
+    def test_column_dropped_inside_a_batch_keeps_its_values(
+        self, lake: Lake, ref: TableRef, tmp_path: Path
+    ) -> None:
+        old = (orders(note=pa.string()), [{"op": "c", "after": {"id": 1, "note": "kept"}}])
+        new = (orders(2), [{"op": "c", "after": {"id": 2}}])
+        append(lake, ref, stage(tmp_path / "s", old, new), 1)
+        rows = lake.rows(ref, ["after", "after_unavailable"])
+        found = {row["after"]["id"]: (row["after"]["note"], row["after_unavailable"]) for row in rows}
+        assert found == {1: ("kept", None), 2: (None, ["note"])}
+
     def test_an_append_of_the_same_structure_changes_no_schema(
         self, lake: Lake, ref: TableRef, tmp_path: Path
     ) -> None:

@@ -11,7 +11,8 @@ from cdc_lib.schema import Column, Table, TableId
 
 
 def table(*columns: tuple[str, pa.DataType]) -> Table:
-    return Table(TableId("public", "t"), tuple(Column(name, kind, str(kind)) for name, kind in columns), ("id",))
+    named = tuple(Column(name, kind, str(kind)) for name, kind in columns)
+    return Table(TableId("public", "t"), named, ("id",))
 
 
 ID, A, B = ("id", pa.int64()), ("a", pa.string()), ("b", pa.int32())
