@@ -33,7 +33,7 @@ _COLUMNS = """
     SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated,
            pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.col_description(a.attrelid, a.attnum),
            CASE WHEN a.attidentity <> '' THEN 'GENERATED AS IDENTITY'
-                ELSE pg_catalog.pg_get_expr(d.adbin, d.adrelid) END
+                WHEN %s THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END
     FROM pg_catalog.pg_attribute a
     LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped
@@ -144,15 +144,21 @@ def all_tables(connection: Connection) -> list[TableId]:
         return [TableId(*row) for row in rows(connection, _TABLES)]
 
 
-def relations(connection: Connection, tables: Sequence[TableId]) -> dict[TableId, Relation]:
-    """The named tables as of now; those that do not exist are missing from the result."""
+def relations(
+    connection: Connection, tables: Sequence[TableId], *, defaults: bool = True
+) -> dict[TableId, Relation]:
+    """The named tables as of now; those that do not exist are missing from the result.
+
+    :param defaults: with the columns' defaults. To spell them the server locks the table, which waits behind
+        a TRUNCATE that waits for a snapshot: leave them out where a snapshot may be waiting for the answer.
+    """
     if not tables:
         return {}
     with translated("the structure of the tables cannot be read"):
         names = tuple((table.schema, table.name) for table in tables)
         heads = rows(connection, _RELATIONS, (names,))
         oids = [head[2] for head in heads]
-        attributes = _grouped(rows(connection, _COLUMNS, (oids,)))
+        attributes = _grouped(rows(connection, _COLUMNS, (defaults, oids)))
         keys = _grouped(rows(connection, _KEYS, (oids,)))
     found = (_relation(head, attributes.get(head[2], []), keys.get(head[2], [])) for head in heads)
     return {relation.id: relation for relation in found}

@@ -187,7 +187,7 @@ class PostgresSource(Source):
         captured = frozenset(tables)
 
         def catalog_key(table: TableId) -> tuple[str, ...] | None:
-            relation = catalog.relations(self._control, [table]).get(table)
+            relation = catalog.relations(self._control, [table], defaults=False).get(table)
             return relation.natural_key or None if relation else None
 
         return CaptureRules(

@@ -290,12 +290,17 @@ def test_connection_lost_in_the_middle_is_a_passing_fault(
 def test_a_truncate_that_waits_for_the_snapshot_does_not_stop_it(database: Database) -> None:
     """It waits behind our first lock; a reader that asked for its own lock only now would wait behind it."""
     source, session = unopened(database)
+    database.execute("ALTER TABLE t ALTER v SET DEFAULT 'b'")
     with source, session:
         session.open()
+        database.execute("INSERT INTO t VALUES (1001)")
         with closing(database.connect()) as other, ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(_truncate, other)
             wait_for_lock(database)
             assert snapshot_batches(session, table("t")).num_rows == 1000
+            # Without the structure, so that reading the log has to ask the catalog for it.
+            found = events(source, session.position, schemas={})
+            assert [row["op"] for row in changes(found, table("t"))] == ["c"]
             assert not waiting.done()
             session.close()
             waiting.result(10)
