@@ -22,7 +22,7 @@ TUNED = {
     "spark.default.parallelism": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=512m",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     "spark.connect.grpc.binding.port": "0",
 }
 
