@@ -231,7 +231,8 @@ class Capture:
     def _reading(self, *, endless: bool = False) -> Reading:
         return Reading(
             self._source,
-            self._tables if not endless else [entry.id for entry in self._standing.captured],
+            # Also those that were dropped: the log may still hold their last changes.
+            [entry.id for entry in self._standing.captured if self._pipeline.source.captures(entry.id)],
             self._pipeline,
             self._standing.captured.copy(),
             self._pipeline.staging,
