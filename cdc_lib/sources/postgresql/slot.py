@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -167,12 +168,24 @@ class CreatedSlot:
     snapshot: str
 
 
-def create_slot(connection: Connection, name: str, *, temporary: bool) -> CreatedSlot:
+class HeldUp(RetryLater):
+    """A transaction that the new slot waits for waits itself for a lock of ours: neither ever ends."""
+
+
+def _never() -> bool:
+    return False
+
+
+def create_slot(
+    connection: Connection, name: str, *, temporary: bool, held_up: Callable[[], bool] = _never
+) -> CreatedSlot:
     """Create a slot and export its snapshot over a replication connection. The snapshot lives until the next
     command there, a temporary slot until the connection ends.
 
     Waits for running write transactions. libpq waits in C, deaf to signals, so a thread does it for us.
 
+    :param held_up: whether one of them waits for us; asked now and then.
+    :raises HeldUp: one does.
     :raises RetryLater: they do not end in :data:`CREATE_SECONDS`.
     """
     from psycopg2.extensions import quote_ident
@@ -191,19 +204,23 @@ def create_slot(connection: Connection, name: str, *, temporary: bool) -> Create
 
     thread = threading.Thread(target=run, name="cdc-create-slot", daemon=True)
     thread.start()
-    _join(thread, connection)
+    stuck = _join(thread, connection, held_up)
     result = results[0]
     if isinstance(result, CdcError):
-        raise result
+        raise HeldUp(result.what, why=result.why, remedy=result.remedy) if stuck else result
     _, point, snapshot, _ = result[0]
     return CreatedSlot(parse_lsn(str(point)), str(snapshot))
 
 
-def _join(thread: threading.Thread, connection: Connection) -> None:
+def _join(thread: threading.Thread, connection: Connection, held_up: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + CREATE_SECONDS
+    stuck = False
     try:
-        while thread.is_alive() and time.monotonic() < deadline:
-            thread.join(0.05)
+        thread.join(0.5)
+        while thread.is_alive() and not stuck and time.monotonic() < deadline:
+            thread.join(0.2)
+            stuck = thread.is_alive() and held_up()
+        return stuck
     finally:
         if thread.is_alive():
             connection.cancel()
@@ -220,7 +237,7 @@ class naming_blockers:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, RetryLater):
+        if not isinstance(error, RetryLater) or isinstance(error, HeldUp):
             return
         found = rows(self._control, _OLDEST_WRITER)
         if found:

@@ -27,14 +27,21 @@ from cdc_lib.pipeline import SourceConfig
 from cdc_lib.schema import Table, TableId
 from cdc_lib.source import Chunk, SnapshotSession, SnapshotSpec
 from cdc_lib.sources.postgresql import catalog, chunks
-from cdc_lib.sources.postgresql.connection import connect, connect_replication, execute
+from cdc_lib.sources.postgresql.connection import connect, connect_replication, execute, rows
 from cdc_lib.sources.postgresql.copying import CopyStream
 from cdc_lib.sources.postgresql.errors import translated
 from cdc_lib.sources.postgresql.position import PostgresPosition
 from cdc_lib.sources.postgresql.rows import RowDecoder
 from cdc_lib.sources.postgresql.server import current_position
 from cdc_lib.sources.postgresql.shape import Shape
-from cdc_lib.sources.postgresql.slot import CreatedSlot, create_slot, naming_blockers, slot_state
+from cdc_lib.sources.postgresql.slot import (
+    CREATE_SECONDS,
+    CreatedSlot,
+    HeldUp,
+    create_slot,
+    naming_blockers,
+    slot_state,
+)
 from cdc_lib.sources.postgresql.types import ColumnType
 
 if TYPE_CHECKING:
@@ -70,13 +77,22 @@ class PostgresSnapshot(SnapshotSession):
         :raises RetryLater: a lock or the slot was not to be had in time.
         :raises FixConfiguration: a table does not exist.
         """
-        try:
-            self.lock()
-            self.create_view()
-            self._describe()
-        except BaseException:
-            self.close()
-            raise
+        deadline = time.monotonic() + CREATE_SECONDS
+        while True:
+            try:
+                self.lock()
+                self.create_view()
+                self._describe()
+                return
+            except HeldUp:
+                # It wants to truncate or alter a table that we hold: let it, and begin anew.
+                self.close()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            except BaseException:
+                self.close()
+                raise
 
     def lock(self) -> None:
         """Hold every table against DDL until the session is closed, on every connection."""
@@ -131,7 +147,7 @@ class PostgresSnapshot(SnapshotSession):
         here = current_position(self._control)
         with closing(connect_replication(self._config)) as connection, naming_blockers(self._control):
             slot_name = f"{name[:40]}_{uuid.uuid4().hex[:12]}" if temporary else name
-            slot = create_slot(connection, slot_name, temporary=temporary)
+            slot = create_slot(connection, slot_name, temporary=temporary, held_up=self._held_up)
             assert self._planner is not None
             for reader in (self._planner, *self._workers):
                 self._import(reader, slot)
@@ -139,6 +155,16 @@ class PostgresSnapshot(SnapshotSession):
             self._idle.put(worker)
         self.position = here.at(slot.consistent_point)
         self._captured_us = time.time_ns() // 1000
+
+    def _held_up(self) -> bool:
+        """Whether a transaction that has written waits for a lock that one of our sessions holds."""
+        opened = [*self._workers, self._planner, self._locker]
+        ours = [connection.info.backend_pid for connection in opened if connection is not None]
+        query = (
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_stat_activity "
+            "WHERE backend_xid IS NOT NULL AND pg_catalog.pg_blocking_pids(pid) && %s)"
+        )
+        return bool(rows(self._control, query, (ours,))[0][0])
 
     def table(self, table: TableId) -> Table:
         return self._tables[table]

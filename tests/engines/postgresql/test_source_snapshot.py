@@ -435,3 +435,29 @@ class writing:
         """Even accounts: to another key and back."""
         cursor.execute("UPDATE accounts SET id = id + 100000 WHERE id = %s", (turn * 2,))
         cursor.execute("UPDATE accounts SET id = id - 100000 WHERE id = %s", (turn * 2 - 40 + 100_000,))
+
+
+def test_a_transaction_that_wrote_and_waits_for_our_lock_is_let_through(database: Database) -> None:
+    """The new slot waits for it, and it waits for our lock: without a way out neither ever ends."""
+    source, session = unopened(database)
+    with source, session, closing(database.connect()) as other, ThreadPoolExecutor(2) as pool:
+        other.autocommit = False
+        with other.cursor() as cursor:
+            cursor.execute("CREATE TABLE written (id int)")
+        opening = pool.submit(session.open)
+        wait_for_slot(database)
+        truncating = pool.submit(_truncate, other)
+        truncating.result(20)
+        other.commit()
+        opening.result(30)
+        assert snapshot_batches(session, table("t")).num_rows == 0
+
+
+def wait_for_slot(database: Database) -> None:
+    """Until a session creates a slot, which waits for transactions that have written."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CREATE_REPLICATION_SLOT%'"
+    for _ in range(200):
+        if database.rows(query)[0][0]:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no slot was being created")
