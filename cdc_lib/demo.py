@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -30,7 +30,11 @@ from cdc_lib.errors import FixConfiguration, Interrupted
 from cdc_lib.progress import for_console
 from cdc_lib.runner import Runner
 from cdc_lib.schema import TableId
+from cdc_lib.spark_session import QUICK_JVM, start_local
 from cdc_lib.status import read_status, read_throughput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MARK = ".cdc-demo"
 VERSION = 16
@@ -80,7 +84,7 @@ def run_demo(folder: Path, *, seconds: int, keep: bool, stop: threading.Event) -
         place = shop.Server(server.host, server.port, server.user, server.password)
         shop.create(place)
         pipeline = load(write_pipeline(folder, server, place.dbname))
-        lake = Lake(pipeline.target)
+        lake = Lake(pipeline.target, _quick_session)
         console.print("A shop is filled, and three writers keep changing it while it is captured.")
         capture_while_writing(pipeline, lake, place, seconds=seconds, stop=stop)
         console.print("The writers have stopped and a last run has caught up.\n")
@@ -92,6 +96,10 @@ def run_demo(folder: Path, *, seconds: int, keep: bool, stop: threading.Event) -
             console.print(f"\nThe database stays up: {place}. Ctrl-C ends it.")
             stop.wait()
     return same
+
+
+def _quick_session() -> SparkSession:
+    return start_local(extra={"spark.driver.extraJavaOptions": QUICK_JVM})
 
 
 def prepare(folder: Path) -> None:

@@ -62,9 +62,11 @@ _CARRIED_BY_SPARK = (
     "io.delta:delta-kernel-unitycatalog",
 )
 
-# The first compiler is enough for runs that last minutes, and leaves the cores to the work. Generated code
-# fills its default code cache of 48 MB, and then the JVM does little but sweep it.
-_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m"
+# Generated code fills the default code cache, and then the JVM does little but sweep it.
+_JVM = "-XX:ReservedCodeCacheSize=512m"
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For runs of few rows: the first compiler is enough for them, and leaves the cores to the work. Writing
+millions of rows is several times slower with it."""
 
 _LOG4J = """\
 rootLogger.level = error

@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 from typing_extensions import Self
 
-from cdc_lib.spark_session import jars_folder
+from cdc_lib.spark_session import QUICK_JVM, jars_folder
 
 _SETTINGS = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
@@ -35,7 +35,7 @@ _SETTINGS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
 }
 
 
