@@ -67,8 +67,7 @@ def test_a_paused_runner_that_wakes_up_after_another_took_over(
     pipeline.run("capture")
     with Workload(recorded_database, seed=len(point)):
         log = pipeline.folder / "reached"
-        stop = {"CDC_FAULT": point, "CDC_FAULT_LOG": str(log), "CDC_FAULT_ACTION": "stop"}
-        paused = pipeline.start("capture", **stop)
+        paused = pipeline.start("capture", CDC_FAULT=point, CDC_FAULT_LOG=str(log), CDC_FAULT_ACTION="stop")
         kill.wait_until_stopped(paused)
         early = pipeline.attempt("capture")
         time.sleep(4)
