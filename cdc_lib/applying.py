@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cdc_lib import silver
 from cdc_lib.captured import Captured, CapturedTable
@@ -14,10 +14,19 @@ from cdc_lib.control import Control
 from cdc_lib.control.incidents import Incident
 from cdc_lib.control.tables import State
 from cdc_lib.delta import Lake
+from cdc_lib.facts import Facts
 from cdc_lib.faults import reach
 from cdc_lib.progress import Progress
 
 log = logging.getLogger("cdc_lib.applying")
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Batches of a table that silver lacks: the newest, and what kinds of rows are in them, if known."""
+
+    upto: int
+    facts: Facts | None
 
 
 class Applier:
@@ -29,7 +38,7 @@ class Applier:
         self._pipeline = pipeline
         self._incarnation = incarnation
         self._applied: dict[str, int] = {}
-        self._pending: dict[str, int] = {}
+        self._pending: dict[str, Pending] = {}
         self._ready: set[str] = set()
         self._lock = threading.Lock()
 
@@ -40,17 +49,20 @@ class Applier:
             if seal.batch <= committed:
                 for table in seal.tables:
                     if seal.batch > self._applied.get(table.table_id, 0):
-                        self.pending(table.table_id, seal.batch)
+                        facts = Facts.from_json(table.facts) if table.facts else None
+                        self.pending(table.table_id, seal.batch, facts)
 
-    def pending(self, table_id: str, batch: int) -> None:
-        """A committed batch has rows of this table."""
-        self._pending[table_id] = max(batch, self._pending.get(table_id, 0))
+    def pending(self, table_id: str, batch: int, facts: Facts | None) -> None:
+        """A committed batch has rows of this table; batches come in order."""
+        before = self._pending.get(table_id, Pending(0, Facts()))
+        known = None if facts is None or before.facts is None else before.facts + facts
+        self._pending[table_id] = Pending(batch, known)
 
     def apply(self, captured: Captured, progress: Progress) -> dict[str, int]:
         """Merge all pending tables; rows read from bronze by table name."""
         work = [
-            (captured[table_id], batch)
-            for table_id, batch in sorted(self._pending.items())
+            (captured[table_id], pending)
+            for table_id, pending in sorted(self._pending.items())
             if captured[table_id].state.state is not State.BRONZE_ONLY
         ]
         self._pending.clear()
@@ -59,19 +71,27 @@ class Applier:
         with ThreadPoolExecutor(self._pipeline.run.commit_threads, "cdc-silver") as pool:
             rows = dict(pool.map(lambda item: self._one(item[0], item[1], progress), work))
         reach("silver.merged")
-        done = {entry.table_id: batch for entry, batch in work}
+        done = {entry.table_id: pending.upto for entry, pending in work}
         self._applied.update(done)
         self._control.watermarks.commit_applied(done)
         return rows
 
-    def _one(self, entry: CapturedTable, upto: int, progress: Progress) -> tuple[str, int]:
+    def _one(self, entry: CapturedTable, pending: Pending, progress: Progress) -> tuple[str, int]:
+        upto = pending.upto
         target = self._target(entry)
         if entry.table_id not in self._ready:
             silver.ensure(self._lake, target, self._incarnation)
             self._ready.add(entry.table_id)
         after = self._applied.get(entry.table_id, 0)
         try:
-            outcome = silver.apply(self._lake, target, after=after, upto=upto, incarnation=self._incarnation)
+            outcome = silver.apply(
+                self._lake,
+                target,
+                after=after,
+                upto=upto,
+                incarnation=self._incarnation,
+                facts=pending.facts,
+            )
         except silver.KeylessUpdate as error:
             self._stop_silver(entry, str(error), upto)
             return str(entry.id), 0

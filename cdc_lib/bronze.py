@@ -1,8 +1,9 @@
 """Bronze: one append-only Delta table per source table, with Debezium's envelope and typed images.
 
-Staged Arrow files are appended by Spark's Delta writer, one commit a table and batch, whose transaction
-version is the batch number. Delta skips a version it has seen *or a lower one* in silence, so every append
-is verified: a commit with our incarnation and batch must be in the history (DESIGN section 5).
+Staged Arrow files are appended in one commit a table and batch, by Spark's Delta writer or, on a path, by
+this process (``bronze_direct``). The commit's transaction version is the batch number. Delta skips a version
+it has seen *or a lower one* in silence, so every append is verified: a commit with our incarnation and batch
+must be in the history (DESIGN section 5).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
+from cdc_lib import bronze_direct
 from cdc_lib.change import change_schema
 from cdc_lib.delta import Commit, Field, Lake, TableRef, Txn
 from cdc_lib.errors import ResnapshotNeeded
@@ -116,7 +118,7 @@ def _sharing(items: Iterable[Any], name: Any) -> list[tuple[str, list[Any]]]:
 def fields(table: Table, source: pa.DataType) -> list[Field]:
     """Bronze's columns for a table; ``source`` is the engine's struct of position fields."""
     envelope = [
-        Field(field.name, ddl(field.type), _COMMENTS[field.name])
+        Field(field.name, ddl(field.type), _COMMENTS[field.name], arrow=field.type)
         for field in change_schema(table, source)
         if field.name not in ("position", "ordinal")
     ]
@@ -128,7 +130,6 @@ def properties(table: Table, marks: Marks) -> dict[str, str]:
     found = {
         # Wide structs would push these two out of the first 32 columns that have statistics by default.
         "delta.dataSkippingStatsColumns": "_batch,_sequence",
-        "delta.enableTypeWidening": "true",
         "cdc.pipeline": marks.pipeline,
         "cdc.incarnation": marks.incarnation,
         "cdc.table_id": marks.table_id,
@@ -168,8 +169,12 @@ def append(
     schema = _row_schema(staged)
     held = lake.arrow_schema(ref)
     evolves = any(not _covers(held.field(name).type, schema.field(name).type) for name in _IMAGES)
+    if not evolves and lake.takes_files(ref):
+        assert ref.path is not None
+        bronze_direct.append(ref.path, staged.parts, schema, held, batch=batch, txn=txn, metadata=metadata)
+        return
     if evolves:
-        _allow_names(lake, ref, staged.table)
+        _allow_evolution(lake, ref, staged.table, held)
     frame = _staged_frame(lake.spark, staged, schema)
     lake.append(ref, _envelope(frame, batch), txn=txn, metadata=metadata, merge_schema=evolves)
 
@@ -256,11 +261,30 @@ def _covers(held: pa.DataType, wanted: pa.DataType) -> bool:
     )
 
 
-def _allow_names(lake: Lake, ref: TableRef, table: Table) -> None:
-    """A new column's name may need column mapping, which cannot come with the append itself."""
-    needed = any(not _NEEDS_MAPPING.isdisjoint(name) for name in table.names)
-    if needed and "delta.columnMapping.mode" not in lake.properties(ref):
-        lake.execute(f"ALTER TABLE {ref.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+def _allow_evolution(lake: Lake, ref: TableRef, table: Table, held: pa.Schema) -> None:
+    """Table features that a change of structure needs and that cannot come with the append itself. Not
+    before: readers of other makes do without as long as they can."""
+    needed = {}
+    if any(not _NEEDS_MAPPING.isdisjoint(name) for name in table.names):
+        needed["delta.columnMapping.mode"] = "name"
+    after = {field.name: field.type for field in held.field("after").type}
+    if any(after.get(column.name, column.type) != column.type for column in table.columns):
+        needed["delta.enableTypeWidening"] = "true"
+    missing = needed.items() - lake.properties(ref).items()
+    if missing:
+        pairs = ", ".join(f"'{name}' = '{value}'" for name, value in sorted(missing))
+        lake.execute(f"ALTER TABLE {ref.sql} SET TBLPROPERTIES ({pairs})")
+
+
+# -- reading
+
+
+def batches(lake: Lake, ref: TableRef, after: int, upto: int) -> DataFrame:
+    """The rows with ``after < _batch <= upto``."""
+    from pyspark.sql import functions as F
+
+    rows = lake.table_files(ref, "_batch", after + 1, upto)
+    return rows.where((F.col("_batch") > after) & (F.col("_batch") <= upto))
 
 
 # -- whose commits

@@ -68,7 +68,7 @@ def conform(batch: pa.RecordBatch, target: pa.Schema, version: int) -> pa.Record
         listed = f"{image}_unavailable"
         columns[listed] = _listing(columns[listed], columns[image], lacking)
     columns[VERSION] = pa.repeat(pa.scalar(version, pa.int32()), batch.num_rows)
-    arrays = [_cast(columns[field.name], field.type) for field in target]
+    arrays = [cast(columns[field.name], field.type) for field in target]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 
@@ -94,7 +94,8 @@ def _listing(lists: pa.Array, image: pa.Array, names: Sequence[str]) -> pa.Array
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32(), mask=absent), values)
 
 
-def _cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """``column`` as ``wanted``; in structs, absent fields are NULL and unknown ones are left out."""
     if column.type.equals(wanted):
         return column
     if not pa.types.is_struct(wanted):
@@ -111,5 +112,5 @@ def _cast_struct(column: pa.StructArray, wanted: pa.StructType) -> pa.Array:
             children.append(pa.nulls(len(column), field.type))
         else:
             # flatten() applies the struct's own NULLs and offset; field() would not.
-            children.append(_cast(column.flatten()[index], field.type))
+            children.append(cast(column.flatten()[index], field.type))
     return pa.StructArray.from_arrays(children, fields=list(wanted), mask=pc.is_null(column))

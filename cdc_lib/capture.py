@@ -259,7 +259,7 @@ class Capture:
         watermark = self._ladder.execute(seal, contents, captured, batch.upto)
         self._standing.stand_at(watermark, type(batch.upto))
         for table in contents.tables:
-            self._applier.pending(table.table_id, seal.batch)
+            self._applier.pending(table.table_id, seal.batch, table.facts)
             self._context.metrics.count("bronze", str(table.table.id), table.rows)
             self._progress.rows(str(table.table.id), "bronze", table.rows)
         batch.stage.discard()

@@ -35,6 +35,10 @@ __all__ = ["Commit", "Conflict", "Field", "Lake", "Layer", "TableRef", "Txn", "l
 
 _TXN_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
+_GLOB = frozenset("*?[]{},\\")
+"""Characters by which Spark takes a path of plain files for a pattern."""
+_FEATURES = ("delta.enable", "delta.columnMapping")
+"""Properties that bring table features along, which Spark sets up."""
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -82,7 +86,7 @@ class Lake:
         """Create an empty table unless it exists."""
         if self.exists(ref):
             return
-        if _is_direct(ref):
+        if self._creates_directly(ref, properties or {}):
             direct.create(str(ref.path), _arrow_schema(fields), comment or "", properties or {})
             return
         if ref.path is None:
@@ -96,6 +100,14 @@ class Lake:
             pairs = (f"{literal(key)} = {literal(value)}" for key, value in properties.items())
             statement += f" TBLPROPERTIES ({', '.join(pairs)})"
         self.spark.sql(statement).collect()
+
+    def _creates_directly(self, ref: TableRef, properties: Mapping[str, str]) -> bool:
+        plain = not any(name.startswith(_FEATURES) for name in properties)
+        return _is_direct(ref) or (ref.path is not None and self._target.direct and plain)
+
+    def takes_files(self, ref: TableRef) -> bool:
+        """Whether files of rows may be added to the table past Spark (``target.writer``)."""
+        return ref.path is not None and self._target.direct and direct.takes_files(ref.path)
 
     def properties(self, ref: TableRef) -> dict[str, str]:
         """The table's properties; empty if it does not exist."""
@@ -117,6 +129,13 @@ class Lake:
             )
             for field in self._schema_json(ref)["fields"]
         ]
+
+    def plain_bytes(self, ref: TableRef) -> int | None:
+        """Size of the newest version's files on a path; None in a catalog, or if the table uses features
+        beyond plain files of rows."""
+        if ref.path is None or not direct.takes_files(ref.path):
+            return None
+        return direct.size(ref.path)
 
     def arrow_schema(self, ref: TableRef) -> pa.Schema:
         """The table's columns as they are now, as Arrow types."""
@@ -242,6 +261,21 @@ class Lake:
             found = self.spark.table(ref.sql)
         return found
 
+    def table_files(self, ref: TableRef, column: str, low: int, high: int) -> DataFrame:
+        """At least the rows of the table with ``low <= column <= high``, the whole table if need be.
+
+        On a path the files that can have them are looked up here: Spark's own way through the log of a table
+        costs two jobs and half a second a query.
+        """
+        if ref.path is None or not _GLOB.isdisjoint(ref.path) or not direct.takes_files(ref.path):
+            return self.table(ref)
+        files = direct.files_with(ref.path, column, low, high)
+        if not files:
+            return self.table(ref)
+        columns = ", ".join(f"{quoted(field.name)} {field.type}" for field in self.fields(ref))
+        found: DataFrame = self.spark.read.schema(columns).parquet(*files)
+        return found
+
     def rows(
         self,
         ref: TableRef,
@@ -334,7 +368,7 @@ def _arrow_schema(fields: Sequence[Field]) -> pa.Schema:
         [
             pa.field(
                 field.name,
-                arrow_of_ddl(field.type),
+                field.arrow or arrow_of_ddl(field.type),
                 field.nullable,
                 {"comment": field.comment} if field.comment else None,
             )

@@ -8,12 +8,16 @@ it go back. So every write with a :class:`Txn` reads the version on the very han
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from cdc_lib.errors import FixConfiguration, RetryLater
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
 
 COMPACT_EVERY = 100
 """Versions of a table after which its small files are put together."""
+
+COMMIT_TRIES = 10
+"""How often files are offered to a table to which others commit at the same time."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -74,6 +81,8 @@ def create(path: str, schema: pa.Schema, comment: str, properties: Mapping[str, 
         mode="ignore",
         description=comment or None,
         configuration=dict(properties),
+        # Properties of our own.
+        raise_if_key_not_exists=False,
     )
 
 
@@ -87,15 +96,13 @@ def read(
     path: str, columns: Sequence[str] | None, where: Mapping[str, Any] | None
 ) -> list[dict[str, Any]] | None:
     """Rows that equal ``where``; None if delta-rs cannot read this table (deletion vectors and the like)."""
-    from deltalake.exceptions import DeltaProtocolError
-
     table = open_table(path)
     if table is None:
         return []
-    try:
-        dataset = table.to_pyarrow_dataset()
-    except DeltaProtocolError:
+    if not _is_plain(table):
+        # delta-rs reads mapped columns by their logical names, as NULL, and says nothing.
         return None
+    dataset = table.to_pyarrow_dataset()
     return to_rows(dataset.to_table(columns=columns and list(columns), filter=_filter(where)))
 
 
@@ -107,10 +114,10 @@ def append(path: str, rows: Rows, txn: Txn | None, metadata: Mapping[str, Any] |
     from deltalake import write_deltalake
     from deltalake.exceptions import CommitFailedError
 
-    table = _existing(path)
-    if txn is not None and _has(table, txn):
+    table = existing(path)
+    if txn is not None and has(table, txn):
         return
-    data = from_rows(rows, _schema(table))
+    data = from_rows(rows, schema_of(table))
     try:
         write_deltalake(table, data, mode="append", commit_properties=_commit(txn, metadata))
     except CommitFailedError as error:
@@ -126,6 +133,78 @@ def _compact_now_and_then(table: DeltaTable) -> None:
         table.optimize.compact()
 
 
+@dataclass(frozen=True)
+class NewFile:
+    """A Parquet file in a table's folder that no version names yet; ``stats`` as in the Delta protocol."""
+
+    name: str
+    size: int
+    stats: str
+
+
+PLAIN_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
+"""Table features under which a file of rows can be added as it is."""
+
+
+def takes_files(path: str) -> bool:
+    """Whether files of rows may be added to the table as it is: none of its features (column mapping,
+    constraints, widened types) needs looking after."""
+    return _is_plain(existing(path))
+
+
+def _is_plain(table: DeltaTable) -> bool:
+    protocol = table.protocol()
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    # Below version 7 features have no names; up to 2 there are only the plain ones.
+    return features <= PLAIN_FEATURES and (protocol.min_writer_version <= 2 or bool(features))
+
+
+def size(path: str) -> int:
+    """Bytes of the files of the table's newest version."""
+    found = pa.table(existing(path).get_add_actions(flatten=True)).column("size_bytes")
+    return sum(found.to_pylist())
+
+
+def files_with(path: str, column: str, low: int, high: int) -> list[str]:
+    """Paths of the newest version's files that may have rows with ``low <= column <= high``."""
+    found = pa.table(existing(path).get_add_actions(flatten=True))
+    bounds = [f"{which}.{column}" for which in ("min", "max")]
+    if not set(bounds) <= set(found.column_names):
+        return _absolute(path, found)
+    least, most = (found.column(name) for name in bounds)
+    apart = pc.or_kleene(pc.greater(least, high), pc.less(most, low))
+    return _absolute(path, found.filter(pc.invert(pc.fill_null(apart, False))))
+
+
+def _absolute(path: str, files: pa.Table) -> list[str]:
+    return [str(Path(path) / unquote(name)) for name in files.column("path").to_pylist()]
+
+
+def add_files(path: str, files: Sequence[NewFile], txn: Txn, metadata: Mapping[str, Any]) -> bool:
+    """Commit files that were written into the table's folder; False, and nothing done, if the table has
+    ``txn`` or a later version of it already.
+
+    :raises Conflict: other processes kept committing.
+    """
+    from deltalake.exceptions import CommitFailedError
+    from deltalake.transaction import AddAction
+
+    now = int(time.time() * 1000)
+    actions = [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
+    for _ in range(COMMIT_TRIES):
+        table = existing(path)
+        if has(table, txn):
+            return False
+        try:
+            # No retries of its own: it would commit above a version that it has not asked for our txn.
+            properties = _commit(txn, metadata, retries=0)
+            table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
+            return True
+        except CommitFailedError:
+            continue
+    raise conflict(path)
+
+
 def upsert(path: str, rows: Rows, keys: Sequence[str], txn: Txn | None) -> None:
     """Replace the rows with equal ``keys``, insert the others, in one commit; ``txn`` as in :func:`append`.
 
@@ -133,14 +212,14 @@ def upsert(path: str, rows: Rows, keys: Sequence[str], txn: Txn | None) -> None:
     """
     from deltalake.exceptions import CommitFailedError
 
-    table = _existing(path)
-    if txn is not None and _has(table, txn):
+    table = existing(path)
+    if txn is not None and has(table, txn):
         return
     condition = " AND ".join(f'target."{key}" = source."{key}"' for key in keys)
     try:
         (
             table.merge(
-                from_rows(rows, _schema(table)),
+                from_rows(rows, schema_of(table)),
                 predicate=condition,
                 source_alias="source",
                 target_alias="target",
@@ -183,7 +262,11 @@ def _column(rows: Rows, field: pa.Field) -> pa.Array:
     return pa.array(list(values), field.type)
 
 
-def _existing(path: str) -> DeltaTable:
+def existing(path: str) -> DeltaTable:
+    """The table at ``path`` as of now.
+
+    :raises FixConfiguration: there is none.
+    """
     table = open_table(path)
     if table is None:
         raise FixConfiguration(
@@ -194,20 +277,25 @@ def _existing(path: str) -> DeltaTable:
     return table
 
 
-def _has(table: DeltaTable, txn: Txn) -> bool:
+def has(table: DeltaTable, txn: Txn) -> bool:
+    """Whether the table has this transaction, or a later one of the same application."""
     known = table.transaction_version(txn.app_id)
     return known is not None and known >= txn.version
 
 
-def _schema(table: DeltaTable) -> pa.Schema:
+def schema_of(table: DeltaTable) -> pa.Schema:
+    """The table's columns as Arrow types."""
     return pa.schema(table.schema().to_arrow())
 
 
-def _commit(txn: Txn | None, metadata: Mapping[str, Any] | None) -> CommitProperties:
+def _commit(
+    txn: Txn | None, metadata: Mapping[str, Any] | None, retries: int | None = None
+) -> CommitProperties:
     from deltalake import CommitProperties, Transaction
 
     return CommitProperties(
         custom_metadata=None if metadata is None else {"userMetadata": json.dumps(metadata, sort_keys=True)},
+        max_commit_retries=retries,
         app_transactions=None if txn is None else [Transaction(txn.app_id, txn.version)],
     )
 

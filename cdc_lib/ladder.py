@@ -191,6 +191,7 @@ def _sealed(table: StagedTable) -> SealedTable:
         log_hash=table.log_hash,
         partial=table.partial,
         chunks=sorted(table.chunks),
+        facts=table.facts.to_json(),
     )
 
 

@@ -190,7 +190,11 @@ class Target(_Section):
     silver: Layer = Field(default="silver", description="Schema of the tables that look like the source's.")
     control: Layer = Field(default="control", description="Schema of the control tables.")
     staging: LocalPath | None = Field(default=None, description="Folder for rows on their way to bronze.")
-    writer: Literal["spark"] = Field(default="spark", description="What appends to bronze.")
+    writer: Literal["direct", "spark"] | None = Field(
+        default=None,
+        description="What appends to bronze: this process with delta-rs, or Spark. Default: direct under a "
+        "path, spark in a catalog, which takes nothing else.",
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -198,11 +202,18 @@ class Target(_Section):
             raise ValueError("expected either path or catalog")
         if len({self.bronze.lower(), self.silver.lower(), self.control.lower()}) < 3:
             raise ValueError("bronze, silver and control must be three different names")
+        if self.catalog is not None and self.writer == "direct":
+            raise ValueError("with a catalog, writer must be spark: only Spark writes its tables")
         if self.catalog not in (None, LOCAL_CATALOG) and self.staging is None:
             raise ValueError(
                 "with a catalog, staging is required: a folder such as /Volumes/main/shop_cdc/staging"
             )
         return self
+
+    @property
+    def direct(self) -> bool:
+        """Whether bronze is written without Spark."""
+        return self.path is not None and self.writer != "spark"
 
 
 class TableRule(_Section):

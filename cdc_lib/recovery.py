@@ -17,6 +17,7 @@ from cdc_lib.control import Control
 from cdc_lib.control.batches import Seal
 from cdc_lib.control.watermarks import Watermark
 from cdc_lib.errors import FixConfiguration
+from cdc_lib.facts import Facts
 from cdc_lib.ladder import Ladder, compare_replay
 from cdc_lib.position import Position
 from cdc_lib.reading import Reading, log_batches
@@ -153,5 +154,6 @@ class Unfinished:
                     log_hash=table.log_hash,
                     partial=table.partial,
                     chunks=list(table.chunks),
+                    facts=Facts.from_json(table.facts),
                 )
         return appended

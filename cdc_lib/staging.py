@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_lib.change import ChangeBatch
+from cdc_lib.facts import Facts, facts_of
 from cdc_lib.fingerprint import RowHash
 from cdc_lib.schema import Table
 
@@ -51,6 +52,7 @@ class StagedTable:
     partial: bool = False
     evolved: bool = False
     chunks: list[int] = field(default_factory=list)
+    facts: Facts = field(default_factory=Facts)
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,9 @@ class BatchStage:
         with self._lock:
             writer = self._writer(table_id, batch, lane)
         writer.write(rows)
+        found = facts_of(rows, batch.table, self.number)
         with self._lock:
+            staged.facts += found
             staged.rows += rows.num_rows
             self.rows += rows.num_rows
 
@@ -170,6 +174,7 @@ class BatchStage:
         self._hashes.setdefault(table_id, RowHash()).update(rows)
         lane = "log-1" if staged.rows >= SPLIT_ROWS and (staged.rows // 32_768) % 2 else "log-0"
         self._writer(table_id, batch, lane).write(rows)
+        staged.facts += facts_of(rows, batch.table, self.number)
         staged.rows += rows.num_rows
         staged.log_rows += rows.num_rows
         staged.partial = staged.partial or batch.partial
@@ -268,9 +273,11 @@ def _is_whole(part: Part) -> bool:
 
 
 def _to_dict(table: StagedTable) -> dict[str, Any]:
-    return {**vars(table), "table": table.table.to_json(), "parts": [asdict(part) for part in table.parts]}
+    parts = [asdict(part) for part in table.parts]
+    return {**vars(table), "table": table.table.to_json(), "parts": parts, "facts": table.facts.to_json()}
 
 
 def _from_dict(data: dict[str, Any]) -> StagedTable:
     parts = [Part(**part) for part in data["parts"]]
-    return StagedTable(**{**data, "table": Table.from_json(data["table"]), "parts": parts})
+    table, facts = Table.from_json(data["table"]), Facts.from_json(data["facts"])
+    return StagedTable(**{**data, "table": table, "parts": parts, "facts": facts})

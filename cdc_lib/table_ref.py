@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import pyarrow as pa
+
 from cdc_lib.nested_types import quoted
 
 Layer = Literal["bronze", "silver", "control"]
@@ -40,6 +42,8 @@ class Field:
     type: str
     comment: str | None = None
     nullable: bool = True
+    arrow: pa.DataType | None = None
+    """The same type for Arrow, where the text has names that only Spark's parser reads."""
 
     @property
     def sql(self) -> str:

@@ -31,11 +31,13 @@ class SealedTable:
     log_hash: str
     partial: bool
     chunks: list[int]
+    facts: str = ""
+    """:class:`cdc_lib.facts.Facts` as JSON; empty if not known."""
 
 
 _TABLES = (
     "ARRAY<STRUCT<table_id: STRING, schema: STRING, name: STRING, schema_version: INT, rows: BIGINT, "
-    "log_rows: BIGINT, log_hash: STRING, partial: BOOLEAN, chunks: ARRAY<INT>>>"
+    "log_rows: BIGINT, log_hash: STRING, partial: BOOLEAN, chunks: ARRAY<INT>, facts: STRING>>"
 )
 
 

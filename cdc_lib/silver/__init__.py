@@ -8,22 +8,32 @@ cannot be told apart. Spark is imported when something is applied, not before.
 from __future__ import annotations
 
 from cdc_lib.delta import Lake
+from cdc_lib.facts import Facts
 from cdc_lib.silver.table import Applied, KeylessUpdate, SilverTable, ensure
 
 __all__ = ["Applied", "KeylessUpdate", "SilverTable", "applied", "apply", "ensure"]
 
 
-def apply(lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation: str) -> Applied:
+def apply(
+    lake: Lake,
+    target: SilverTable,
+    *,
+    after: int,
+    upto: int,
+    incarnation: str,
+    facts: Facts | None = None,
+) -> Applied:
     """Apply bronze's rows with ``after < _batch <= upto`` in one commit of transaction version ``upto``.
 
     ``after`` may lag behind what silver holds, and the same range may come again: the result is the same as
     long as ``upto`` is never lower than what was applied, and a lower ``upto`` is skipped by Delta.
 
+    :param facts: what kinds of rows these are; None: they are looked through.
     :raises KeylessUpdate: the rows that the changes mean cannot be told.
     """
     from cdc_lib.silver import merging
 
-    return merging.apply(lake, target, after=after, upto=upto, incarnation=incarnation)
+    return merging.apply(lake, target, after=after, upto=upto, incarnation=incarnation, facts=facts)
 
 
 def applied(lake: Lake, target: SilverTable) -> int | None:

@@ -12,17 +12,10 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from cdc_lib.facts import Facts, Truncate
 from cdc_lib.schema import Identity, Table
 
 TEXTS = "map<string,string>"
-
-
-@dataclass(frozen=True)
-class Truncate:
-    """A truncate of the range; ``committed_us`` is its commit time in microseconds since the epoch."""
-
-    sequence: int
-    committed_us: int | None
 
 
 @dataclass(frozen=True)
@@ -52,6 +45,27 @@ class Shape:
     soft: bool = False
     since: Mapping[str, int] = field(default_factory=dict)
     survey: Survey = field(default_factory=Survey)
+
+    def surveyed(self, facts: Facts) -> Shape:
+        """The shape for rows of which these facts are known."""
+        lacking = {name for name, version in self.since.items() if facts.oldest and version > facts.oldest}
+        partial = lacking | facts.unavailable
+        if self.soft and facts.ops & {"d", "t"}:
+            # A kept row shows its last values, which no delete's after image carries.
+            partial = set(self.values.values())
+        newest = max(self.since.values(), default=0)
+        old_move = facts.oldest_move is not None and facts.oldest_move < newest
+        found = Survey(
+            rows=facts.rows,
+            ops=facts.ops,
+            truncates=facts.truncates,
+            partial=frozenset(partial & set(self.values.values())),
+            moves=facts.moves > 0,
+            chains=facts.lacking_moves > 0 or old_move,
+            specials=facts.specials,
+            key_specials=facts.key_specials,
+        )
+        return replace(self, survey=found)
 
     @property
     def keys(self) -> dict[str, str]:
@@ -90,46 +104,38 @@ class Shape:
         return {"h" + v[1:]: name for v, name in self.partial.items()}
 
 
-def surveyed(rows: DataFrame, shape: Shape) -> Shape:
-    """``shape`` with what ``rows`` of bronze hold; one aggregation over small columns."""
-    row = rows.agg(*_findings(shape)).head()
-    assert row is not None
-    ops = frozenset(row.ops)
-    lacking = {name for name, version in shape.since.items() if row.oldest and version > row.oldest}
-    partial = lacking | {name for names in row.lists for name in names}
-    if shape.soft and ops & {"d", "t"}:
-        # A kept row shows its last values, which no delete's after image carries.
-        partial = set(shape.values.values())
-    found = Survey(
-        rows=row.rows,
-        ops=ops,
-        truncates=tuple(Truncate(t.sequence, t.us) for t in sorted(row.truncates)),
-        partial=frozenset(partial & set(shape.values.values())),
-        moves=bool(row.moves),
-        chains=bool(row.chains),
-        specials=row.specials,
-        key_specials=row.key_specials,
-    )
-    return replace(shape, survey=found)
-
-
-def _findings(shape: Shape) -> list[Column]:
-    op, table = F.col("op"), shape.table
+def facts_of_bronze(rows: DataFrame, table: Table) -> Facts:
+    """What kinds of rows these rows of bronze are; one aggregation over small columns."""
+    op = F.col("op")
     moved = F.col("previous_key").isNotNull()
+    version = F.col("_schema_version")
     lacks = F.coalesce(F.size("after_unavailable") > 0, F.lit(False))
-    old = F.coalesce(F.col("_schema_version") < max(shape.since.values(), default=0), F.lit(False))
     truncate = F.struct(F.col("_sequence").alias("sequence"), F.col("source.ts_us").alias("us"))
-    return [
+    row = rows.agg(
         F.count(F.lit(1)).alias("rows"),
         F.collect_set(op).alias("ops"),
         F.collect_list(F.when(op == "t", truncate)).alias("truncates"),
-        F.min(F.when(op != "t", F.col("_schema_version"))).alias("oldest"),
+        F.min(F.when(op != "t", version)).alias("oldest"),
         F.collect_set("after_unavailable").alias("lists"),
-        F.max(moved).alias("moves"),
-        F.max(moved & (lacks | old)).alias("chains"),
+        F.count_if(moved).alias("moves"),
+        F.count_if(moved & lacks).alias("lacking_moves"),
+        F.min(F.when(moved, version)).alias("oldest_move"),
         F.count_if(_has_text(table.names)).alias("specials"),
         F.count_if(_has_text(table.key)).alias("key_specials"),
-    ]
+    ).head()
+    assert row is not None
+    return Facts(
+        rows=row.rows,
+        ops=frozenset(row.ops),
+        truncates=tuple(Truncate(t.sequence, t.us) for t in sorted(row.truncates)),
+        unavailable=frozenset(name for names in row.lists for name in names),
+        oldest=row.oldest,
+        moves=row.moves,
+        lacking_moves=row.lacking_moves,
+        oldest_move=row.oldest_move,
+        specials=row.specials,
+        key_specials=row.key_specials,
+    )
 
 
 def _has_text(names: tuple[str, ...]) -> Column:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from cdc_lib import bronze
 from cdc_lib.delta import Lake, Txn
+from cdc_lib.facts import Facts
 from cdc_lib.nested_types import quoted
 from cdc_lib.silver import keyless
-from cdc_lib.silver.events import Shape, events, surveyed
+from cdc_lib.silver.events import Shape, events, facts_of_bronze
 from cdc_lib.silver.moves import base_rows, filled, last_of_each_key, lives, ordered, settled
 from cdc_lib.silver.reduce import last_lives, outcomes
 from cdc_lib.silver.statement import CHANGES, Merge
@@ -22,13 +24,17 @@ from cdc_lib.silver.table import (
     KeylessUpdate,
     SilverTable,
     add_meta,
+    use_vectors_if_large,
 )
 
 
-def apply(lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation: str) -> Applied:
+def apply(
+    lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation: str, facts: Facts | None
+) -> Applied:
     """See :func:`cdc_lib.silver.apply`."""
-    rows = lake.table(target.bronze).where((F.col("_batch") > after) & (F.col("_batch") <= upto))
-    shape = surveyed(rows, Shape(target.table, target.soft, target.since))
+    rows = bronze.batches(lake, target.bronze, after, upto)
+    empty = Shape(target.table, target.soft, target.since)
+    shape = empty.surveyed(facts_of_bronze(rows, target.table) if facts is None else facts)
     if not shape.survey.rows:
         return Applied(rows=0)
     txn = Txn(f"{incarnation}/silver/{target.table_id}", upto)
@@ -42,12 +48,13 @@ def apply(lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation
     meta = _with_lazy_columns(lake, target, changes, shape)
     merge = Merge(target.silver.sql, shape, meta)
     only_adds = not target.table.key and not shape.survey.truncates
-    if only_adds or (after == 0 and silver.select(SEQUENCE).isEmpty()):
+    if only_adds or (after == 0 and _is_empty(lake, target)):
         written = changes if target.soft else changes.where(~F.col("deleted"))
         row = [F.expr(value).alias(name) for name, value in merge.inserts().items()]
         lake.append(target.silver, written.alias("s").select(*row), txn=txn, metadata=marks)
         counts: dict[str, int] = {}
     else:
+        use_vectors_if_large(lake, target)
         # Delta says nothing at all about a MERGE that it skipped because of its transaction version.
         said = lake.execute(merge.sql(), txn=txn, metadata=marks, views={CHANGES: changes})
         counts = next(iter(said), {})
@@ -81,6 +88,11 @@ def reduced(rows: DataFrame, silver: DataFrame, shape: Shape) -> DataFrame:
     base = base_rows(silver, shape)
     every = settled(lives(ordered(happened, shape, base), shape))
     return outcomes(filled(last_of_each_key(every), every, base, shape), shape)
+
+
+def _is_empty(lake: Lake, target: SilverTable) -> bool:
+    # Nothing was written yet to the version that its creation made.
+    return lake.version(target.silver) == 0 or lake.table(target.silver).select(SEQUENCE).isEmpty()
 
 
 def _refuse_keys_not_held(shape: Shape) -> None:

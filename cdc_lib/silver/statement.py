@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cdc_lib.facts import Truncate
 from cdc_lib.nested_types import quoted
-from cdc_lib.silver.events import Shape, Truncate
+from cdc_lib.silver.events import Shape
 from cdc_lib.silver.table import COMMITTED_AT, DELETED_AT, SEQUENCE, SPECIAL, UNAVAILABLE, text
 
 CHANGES = "changes"

@@ -30,6 +30,12 @@ META: Mapping[str, Field] = {
         ),
     )
 }
+LARGE_BYTES = 32 << 20
+"""From this size on a MERGE marks rows as deleted instead of rewriting their files."""
+
+_MAPPING = "delta.columnMapping.mode"
+_VECTORS = "delta.enableDeletionVectors"
+_WIDENING = "delta.enableTypeWidening"
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 """Characters that Parquet columns of Delta may have only under column mapping (Delta's protocol)."""
 
@@ -104,14 +110,11 @@ def add_meta(lake: Lake, target: SilverTable, name: str) -> None:
 
 def _create(lake: Lake, target: SilverTable, incarnation: str) -> None:
     meta = [META[SEQUENCE], META[COMMITTED_AT], *([META[DELETED_AT]] if target.soft else [])]
-    properties = {
-        "delta.enableDeletionVectors": "true",
-        "delta.enableTypeWidening": "true",
-        "cdc.incarnation": incarnation,
-        "cdc.table_id": target.table_id,
-    }
+    properties = {"cdc.incarnation": incarnation, "cdc.table_id": target.table_id}
+    if target.silver.path is None:
+        properties[_VECTORS] = "true"
     if any(_needs_mapping(name) for name in target.table.names):
-        properties["delta.columnMapping.mode"] = "name"
+        properties[_MAPPING] = "name"
     fields = [_field(column) for column in target.table.columns] + meta
     lake.create(target.silver, fields, comment=target.table.comment, properties=properties)
 
@@ -130,6 +133,19 @@ def _field(column: Column) -> Field:
     return Field(column.name, spark_type(column.type), column.comment)
 
 
+def use_vectors_if_large(lake: Lake, target: SilverTable) -> None:
+    """Deletion vectors spare a large table the rewriting of whole files. A small one is sooner rewritten, and
+    readers of other makes understand it (``docs/decisions/0006``)."""
+    size = lake.plain_bytes(target.silver)
+    if size is not None and size > LARGE_BYTES:
+        _set(lake, target, _VECTORS)
+
+
+def _set(lake: Lake, target: SilverTable, name: str, value: str = "true") -> None:
+    if lake.properties(target.silver).get(name) != value:
+        lake.execute(f"ALTER TABLE {target.silver.sql} SET TBLPROPERTIES ('{name}' = '{value}')")
+
+
 def _needs_mapping(name: str) -> bool:
     return not _NEEDS_MAPPING.isdisjoint(name)
 
@@ -137,9 +153,7 @@ def _needs_mapping(name: str) -> bool:
 def _add_column(lake: Lake, target: SilverTable, new: Field, place: str) -> None:
     if _needs_mapping(new.name):
         # Harmless where it is on already; only now does a name need it.
-        lake.execute(
-            f"ALTER TABLE {target.silver.sql} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
-        )
+        _set(lake, target, _MAPPING, "name")
     comment = f" COMMENT {literal(new.comment)}" if new.comment else ""
     lake.execute(
         f"ALTER TABLE {target.silver.sql} ADD COLUMNS ({quoted(new.name)} {new.type}{comment} {place})"
@@ -150,6 +164,7 @@ def _evolve(lake: Lake, target: SilverTable, held: Field, column: Column) -> Non
     alter = f"ALTER TABLE {target.silver.sql} ALTER COLUMN {quoted(column.name)}"
     old, new = arrow_type(held.type), column.type
     if old != new and widens(old, new):
+        _set(lake, target, _WIDENING)
         lake.execute(f"{alter} TYPE {spark_type(new)}")
     elif old != new and not widens(new, old):
         raise FixConfiguration(

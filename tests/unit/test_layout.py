@@ -15,13 +15,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "cdc_lib"
 
-VALUES = {"change", "position", "schema", "types", "errors", "faults", "evolution", "fingerprint"}
+VALUES = {"change", "position", "schema", "types", "errors", "faults", "evolution", "facts", "fingerprint"}
 CONFIG = {"config", "pipeline", "source_section", "properties", "kafka_properties", "secrets", "yaml_source"}
 CONFIG |= {"json_schema"}
 SOURCE = {"source", "embedded"}
 TABLES = {"delta", "delta_direct", "delta_log", "nested_types", "own_sessions", "table_ref"}
 TABLES |= {"spark_session", "java"}
-LAYERS = {"control", "bronze", "bronze_reader", "silver", "views", "staging", "transforms"}
+LAYERS = {"control", "bronze", "bronze_reader", "bronze_direct", "silver", "views", "staging", "transforms"}
 RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot"}
 RUNNER |= {
     "metrics",
