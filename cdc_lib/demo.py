@@ -30,7 +30,7 @@ from cdc_lib.errors import FixConfiguration, Interrupted
 from cdc_lib.progress import for_console
 from cdc_lib.runner import Runner
 from cdc_lib.schema import TableId
-from cdc_lib.spark_session import QUICK_JVM, start_local
+from cdc_lib.spark_session import QUICK, start_local
 from cdc_lib.status import read_status, read_throughput
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def run_demo(folder: Path, *, seconds: int, keep: bool, stop: threading.Event) -
 
 
 def _quick_session() -> SparkSession:
-    return start_local(extra={"spark.driver.extraJavaOptions": QUICK_JVM})
+    return start_local(extra=QUICK)
 
 
 def prepare(folder: Path) -> None:

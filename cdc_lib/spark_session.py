@@ -64,9 +64,18 @@ _CARRIED_BY_SPARK = (
 
 # Generated code fills the default code cache, and then the JVM does little but sweep it.
 _JVM = "-XX:ReservedCodeCacheSize=512m"
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For runs of few rows: the first compiler is enough for them, and leaves the cores to the work. Writing
-millions of rows is several times slower with it."""
+QUICK: Mapping[str, str] = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn256m",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # A handful of rows is sooner done than code for them is compiled.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""For runs of few rows: no code is generated for them, the JVM's first compiler is enough, and the cores are
+left to the work. Writing millions of rows is several times slower with it."""
 
 _LOG4J = """\
 rootLogger.level = error

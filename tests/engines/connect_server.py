@@ -24,18 +24,12 @@ from typing import Any
 import pyarrow as pa
 from typing_extensions import Self
 
-from cdc_lib.spark_session import QUICK_JVM, jars_folder
+from cdc_lib.spark_session import QUICK, jars_folder
 
 _SETTINGS = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "1",
-    # A handful of rows is sooner done than code for them is compiled.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.driver.extraJavaOptions": QUICK_JVM,
+    **QUICK,
 }
 
 

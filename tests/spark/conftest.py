@@ -15,14 +15,11 @@ from pyspark.sql import SparkSession
 
 from cdc_lib.config import Target
 from cdc_lib.delta import Lake
-from cdc_lib.spark_session import QUICK_JVM, start_local
+from cdc_lib.spark_session import QUICK, start_local
 
 TUNED = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.default.parallelism": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
+    **QUICK,
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.connect.grpc.binding.port": "0",
 }
 
