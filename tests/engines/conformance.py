@@ -226,6 +226,28 @@ LARGE = "x1" * 4000
 """Long enough that no server keeps it in the row."""
 
 
+class InACatalog:
+    """Tables in a catalog instead of under a path, once an engine: mixed into one of its suites."""
+
+    @pytest.mark.timeout(600)
+    def test_tables_in_a_catalog(
+        self, database: EngineDatabase, make: Callable[..., PipelineUnderTest]
+    ) -> None:
+        database.execute(
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER)", "INSERT INTO t VALUES (1, 1), (2, 2)"
+        )
+        pipeline = make(database)
+        word = database.name.lower()
+        layers = {layer: f"{word}_{layer}" for layer in ("bronze", "silver", "control")}
+        pipeline.target = {"catalog": "spark_catalog", **layers}
+        pipeline.run()
+        assert_same(pipeline, database, "t")
+        database.execute("UPDATE t SET n = 5 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+        pipeline.run()
+        assert_same(pipeline, database, "t")
+        assert ops(pipeline, f"{database.schema}_t") == ["r", "r", "u", "d"]
+
+
 class Conformance:
     """The suite. A subclass overrides :meth:`new_database`."""
 
@@ -538,24 +560,6 @@ class Conformance:
         pipeline.run()
         silver = silver_rows(pipeline, f"{database.schema}_named")
         assert [row["code"][1] for row in silver] == ["c"]
-
-    @pytest.mark.timeout(600)
-    def test_tables_in_a_catalog(
-        self, database: EngineDatabase, make: Callable[..., PipelineUnderTest]
-    ) -> None:
-        database.execute(
-            "CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER)", "INSERT INTO t VALUES (1, 1), (2, 2)"
-        )
-        pipeline = make(database)
-        word = database.name.lower()
-        layers = {layer: f"{word}_{layer}" for layer in ("bronze", "silver", "control")}
-        pipeline.target = {"catalog": "spark_catalog", **layers}
-        pipeline.run()
-        assert_same(pipeline, database, "t")
-        database.execute("UPDATE t SET n = 5 WHERE id = 1", "DELETE FROM t WHERE id = 2")
-        pipeline.run()
-        assert_same(pipeline, database, "t")
-        assert ops(pipeline, f"{database.schema}_t") == ["r", "r", "u", "d"]
 
     # -- under load
 

@@ -29,6 +29,7 @@ class PipelineUnderTest:
     run_limits: dict[str, Any] = field(default_factory=dict)
     tables: list[dict[str, Any]] = field(default_factory=list)
     target: dict[str, Any] | None = None
+    writer: str = "direct"
 
     @property
     def file(self) -> Path:
@@ -43,7 +44,7 @@ class PipelineUnderTest:
         content = {
             "name": self.name,
             "source": self.source,
-            "target": self.target or {"path": str(self.lake)},
+            "target": self.target or {"path": str(self.lake), "writer": self.writer},
             "tables": self.tables,
             "run": {"poll_seconds": 1, **self.run_limits},
         }

@@ -16,7 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import unix_seconds
 
 from cdc_lib import bronze
+from cdc_lib.change import change_schema
 from cdc_lib.delta import Lake, TableRef
+from cdc_lib.facts import Facts, facts_of
 from cdc_lib.schema import Column, Table, TableId
 from cdc_lib.silver import SilverTable
 
@@ -86,6 +88,16 @@ def write(spark: SparkSession, lake: Lake, bronze: TableRef, batches: Mapping[in
         for ordinal, change in enumerate(changes, start=1)
     ]
     lake.append(bronze, frame(spark, lake, bronze, rows))
+
+
+def staged_facts(table: Table, batch: int, changes: Iterable[Change]) -> Facts:
+    """The facts of a batch's changes, as staging notes them."""
+    schema = change_schema(table, SOURCE)
+    rows = [
+        {**change.bronze(batch, ordinal), "ordinal": ordinal}
+        for ordinal, change in enumerate(changes, start=1)
+    ]
+    return facts_of(pa.RecordBatch.from_pylist(rows, schema), table, batch)
 
 
 def frame(spark: SparkSession, lake: Lake, bronze: TableRef, rows: list[dict[str, Any]]) -> DataFrame:

@@ -9,9 +9,16 @@ import pytest
 from staged import INCARNATION, MARKS, SOURCE, append, orders, stage
 
 from cdc_lib import bronze
+from cdc_lib.config import Target
 from cdc_lib.delta import Lake, TableRef, Txn
 from cdc_lib.errors import ResnapshotNeeded
 from cdc_lib.schema import Column, Table, TableId
+
+
+@pytest.fixture(params=["direct", "spark"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    """Whoever writes, the same must come out."""
+    return Target(path=tmp_path / "lake", writer=request.param)
 
 
 @pytest.fixture

@@ -6,11 +6,13 @@ import random
 from typing import Any
 
 import pytest
-from model import Row, SourceTable, held, table, target, write
+from model import Row, SourceTable, held, staged_facts, table, target, write
 from pyspark.sql import SparkSession
 
 from cdc_lib import silver
 from cdc_lib.delta import Lake
+from cdc_lib.facts import Facts
+from cdc_lib.silver.events import facts_of_bronze
 
 HISTORIES = 20
 """Histories in one table; the group in the key keeps them apart, so each is a case of its own."""
@@ -30,8 +32,11 @@ def test_random_histories(spark: SparkSession, lake: Lake, seed: int) -> None:
     expected = _play(chance, source, truncates=seed > 0)
     write(spark, lake, kept.bronze, source.batches)
     highest = 0
-    for after, upto in _ranges(chance, source.batch):
-        silver.apply(lake, kept, after=after, upto=upto, incarnation="one")
+    staged = {number: staged_facts(kept.table, number, rows) for number, rows in source.batches.items()}
+    assert facts_of_bronze(lake.table(kept.bronze), kept.table) == sum(staged.values(), Facts())
+    for turn, (after, upto) in enumerate(_ranges(chance, source.batch)):
+        told = sum((staged[number] for number in range(after + 1, upto + 1)), Facts()) if turn % 2 else None
+        silver.apply(lake, kept, after=after, upto=upto, incarnation="one", facts=told)
         # A lower end than before is a replay and must change nothing.
         highest = max(upto, highest)
         assert _sorted(held(lake, kept)) == _sorted(expected[highest]), f"after the range ({after}, {upto}]"

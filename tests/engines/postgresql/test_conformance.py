@@ -15,7 +15,7 @@ import pytest
 from psycopg2 import sql
 
 from tests.engines import kill, workload
-from tests.engines.conformance import Conformance, EngineDatabase, Printed, PrintedRow, Tour
+from tests.engines.conformance import Conformance, EngineDatabase, InACatalog, Printed, PrintedRow, Tour
 from tests.engines.pipelines import PipelineUnderTest
 from tests.engines.postgresql.conftest import source_section
 from tests.servers import postgresql
@@ -252,7 +252,7 @@ def unavailable(version: str) -> str | None:
     return None
 
 
-class TestPostgreSQL16(PostgresConformance):
+class TestPostgreSQL16(InACatalog, PostgresConformance):
     version = "16"
 
 

@@ -280,7 +280,7 @@ def test_a_log_that_is_not_what_was_sealed(sealed: Case, change: str) -> None:
         name: f"t.{name}"
         for name in (
             *("table_id", "schema", "name", "schema_version", "rows", "log_rows", "log_hash", "partial"),
-            "chunks",
+            *("chunks", "facts"),
         )
     }
     parts = ", ".join(f"'{name}', {text}" for name, text in (others | {field: value}).items())
