@@ -138,7 +138,16 @@ EDITS = [
         ["target (line 11): bronze, silver and control must be"],
     ),
     ("  path: ./lake", "  catalog: main", ["target (line 11): with a catalog, staging is required"]),
-    ("  path: ./lake", "  path: ./lake\n  writer: direct", ["target.writer (line 13): expected 'spark'"]),
+    (
+        "  path: ./lake",
+        "  path: ./lake\n  writer: fast",
+        ["target.writer (line 13): expected 'direct' or 'spark'"],
+    ),
+    (
+        "  path: ./lake",
+        "  catalog: spark_catalog\n  writer: direct",
+        ["target (line 11): with a catalog, writer must be spark"],
+    ),
     (
         "  path: ./lake",
         "  path: ./lake\n  silver: a/b",
