@@ -43,7 +43,11 @@ def snapshot(setup: Setup) -> Outcome:
         source.fill(setup.rows)
         state = checksum.of_server(source)
         measured = _bench(setup, source).run(
-            [systems.floor(source, setup.rows), systems.snapshot(source, setup.folder, state)], setup.plan
+            [
+                systems.floor(source, setup.rows),
+                *(systems.snapshot(source, setup.folder, state, each) for each in systems.WRITERS),
+            ],
+            setup.plan,
         )
         return Outcome(measured, {"rows": setup.rows})
 
@@ -65,7 +69,7 @@ def _backlog(setup: Setup, identity: Identity) -> Outcome:
         log = Backlog(operations, checksum.of_server(source), identity == "full")
         measured = [
             systems.floor(source, log.state.rows),
-            systems.backlog(source, setup.folder, log),
+            *(systems.backlog(source, setup.folder, log, each) for each in systems.WRITERS),
             *([systems.prototype(source, setup.folder, log, setup.peer)] if setup.peer else []),
         ]
         workload = _described(operations, source) | {"identity": identity}
@@ -114,7 +118,8 @@ def memory(setup: Setup) -> Outcome:
         operations = source.insert(1, 2 * setup.rows)
         source.settle()
         log = Backlog(operations, checksum.of_server(source), full=False)
-        measured = _bench(setup, source).run([systems.backlog(source, setup.folder, log)], plan)
+        both = [systems.backlog(source, setup.folder, log, each) for each in systems.WRITERS]
+        measured = _bench(setup, source).run(both, plan)
         return Outcome(measured, _described(operations, source))
 
 

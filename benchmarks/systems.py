@@ -15,7 +15,10 @@ from benchmarks.process import BenchmarkFailed, Worker
 from benchmarks.rounds import Job, System
 from benchmarks.workload import BRONZE, PUBLICATION, TABLE, Database, Operations
 
-FLOOR, OURS, PEER = "copy-discard", "cdc-lib", "prototype"
+FLOOR, OURS, BY_SPARK, PEER = "copy-discard", "cdc-lib", "cdc-lib-spark", "prototype"
+
+WRITERS: Mapping[str, str] = {OURS: "direct", BY_SPARK: "spark"}
+"""What appends to bronze, by system."""
 
 LOG_COLUMNS = ("op", "before", "after")
 
@@ -70,7 +73,7 @@ def floor(database: Database, rows: int) -> System:
 # -- into bronze
 
 
-def snapshot(database: Database, folder: Path, state: Checksum) -> System:
+def snapshot(database: Database, folder: Path, state: Checksum, system: str = OURS) -> System:
     """The table into bronze: a new pipeline, slot and publication each round."""
 
     def prepare(name: str) -> Job:
@@ -81,10 +84,10 @@ def snapshot(database: Database, folder: Path, state: Checksum) -> System:
             database.execute(f"DROP PUBLICATION IF EXISTS {slot}")
             shutil.rmtree(lake, ignore_errors=True)
 
-        arguments = {"pipeline": pipeline(database, lake, slot, "initial")}
-        return Job("capture", arguments, state.rows, lambda _: verify_snapshot(lake, state), clean)
+        made = _written_by(system, pipeline(database, lake, slot, "initial"))
+        return Job("capture", {"pipeline": made}, state.rows, lambda _: verify_snapshot(lake, state), clean)
 
-    return System(OURS, prepare)
+    return System(system, prepare)
 
 
 def verify_snapshot(lake: Path, state: Checksum) -> None:
@@ -100,17 +103,21 @@ def verify_snapshot(lake: Path, state: Checksum) -> None:
         raise BenchmarkFailed(f"bronze has {log.num_rows} rows for {state.rows} of the source")
 
 
-def backlog(database: Database, folder: Path, log: Backlog) -> System:
+def backlog(database: Database, folder: Path, log: Backlog, system: str = OURS) -> System:
     """The log into bronze: a new pipeline each round, on a copy of the slot."""
 
     def prepare(name: str) -> Job:
         slot, lake = _identifier(name), folder / name
         database.copy_slot(slot)
-        arguments = {"pipeline": pipeline(database, lake, slot, "no_data", PUBLICATION)}
+        made = _written_by(system, pipeline(database, lake, slot, "no_data", PUBLICATION))
         check = _log_check("bronze", lake / "bronze" / BRONZE, ["_sequence"], log)
-        return Job("capture", arguments, log.operations.rows, check, _dropping(database, slot, lake))
+        return Job("capture", {"pipeline": made}, log.operations.rows, check, _dropping(database, slot, lake))
 
-    return System(OURS, prepare)
+    return System(system, prepare)
+
+
+def _written_by(system: str, made: dict[str, Any]) -> dict[str, Any]:
+    return {**made, "target": {**made["target"], "writer": WRITERS[system]}}
 
 
 def prototype(database: Database, folder: Path, log: Backlog, path: Path) -> System:

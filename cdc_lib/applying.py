@@ -7,6 +7,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from cdc_lib import silver
 from cdc_lib.captured import Captured, CapturedTable
 from cdc_lib.config import Pipeline
@@ -100,6 +102,12 @@ class Applier:
             self._report_unavailable(entry, outcome.unavailable, upto)
         reach("silver.merged.one")
         return str(entry.id), outcome.rows
+
+    def older(self, entry: CapturedTable, batch: int) -> pa.Table:
+        """Keys of the living rows of silver that no batch from ``batch`` on has touched."""
+        if entry.table is None or not entry.table.key:
+            return pa.table({})
+        return silver.older(self._lake, self._target(entry), batch)
 
     def refresh(self, table_id: str) -> None:
         """The table's structure changed: look at its silver table again before the next merge."""

@@ -20,9 +20,11 @@ from cdc_lib.applying import Applier
 from cdc_lib.captured import CapturedTable
 from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
+from cdc_lib.control.batches import Seal
+from cdc_lib.control.incidents import Incident
 from cdc_lib.control.tables import State
 from cdc_lib.delta import Lake
-from cdc_lib.errors import FixConfiguration, Interrupted
+from cdc_lib.errors import FixConfiguration, Interrupted, ResnapshotNeeded
 from cdc_lib.faults import reach
 from cdc_lib.ladder import Ladder
 from cdc_lib.metrics import Metrics
@@ -33,11 +35,14 @@ from cdc_lib.reading import ReadAhead, ReadBatch, Reading, chunk_batches, log_ba
 from cdc_lib.recomputed import report_recomputed
 from cdc_lib.schema import TableId
 from cdc_lib.source import Chunk, SnapshotSession, SnapshotSpec, Source
+from cdc_lib.sweeping import swept
 
 log = logging.getLogger("cdc_lib.capture")
 
 HEARTBEAT_SECONDS = 60.0
 """Age of the last watermark from which on an idle run writes where it stands, so that the source lets go."""
+Retake = Sequence[TableId] | None
+"""Tables to read again; None means all."""
 STREAMING_MODES = frozenset({"initial", "no_data", "never"})
 SNAPSHOT_MODES = frozenset({"initial", "initial_only"})
 
@@ -63,9 +68,12 @@ class Capture:
     """One run's way up the ladder, for the owner of the pipeline.
 
     :param silver: whether to apply to silver after each commit.
+    :param retake: tables to read again whatever their state; None means all.
     """
 
-    def __init__(self, context: Context, source: Source, owner: Owner, *, silver: bool) -> None:
+    def __init__(
+        self, context: Context, source: Source, owner: Owner, *, silver: bool, retake: Retake = ()
+    ) -> None:
         self._context = context
         self._control = context.control
         self._pipeline = context.pipeline
@@ -73,6 +81,7 @@ class Capture:
         self._source = source
         self._owner = owner
         self._silver = silver
+        self._wanted = retake
         self._tables: list[TableId] = []
         self._mode = context.pipeline.source["snapshot.mode"]
         self._ladder = Ladder(
@@ -82,35 +91,46 @@ class Capture:
 
     # -- step 1
 
-    def recover(self, retake: Sequence[TableId] = ()) -> None:
+    def recover(self) -> None:
         """Read where the pipeline stands, refuse what others did to it, finish what was sealed."""
         self._progress.phase("recover")
         standing, watermark, seal = recovery.load(self._control, self._source.position_type)
         self._standing = standing
         if watermark is not None:
-            accept = [standing.captured[table].table_id for table in retake if table in standing.captured]
+            accept = [entry.table_id for entry in standing.captured if self._retakes(entry.id)]
             recovery.refuse_foreign_writes(self._ladder, standing.captured, watermark, accept)
         if seal is not None:
-            log.info("finishing a sealed batch batch=%d attempt=%d", seal.batch, seal.attempt + 1)
-            unfinished = recovery.Unfinished(self._ladder, self._control, self._pipeline)
-            watermark = unfinished.finish(seal, standing, self._reading(endless=True))
-            standing.stand_at(watermark, self._source.position_type)
+            self._finish(seal)
         staging.clear(self._pipeline.staging)
         self._applier.load(standing.batch)
         reach("recovered")
 
+    def _finish(self, seal: Seal) -> None:
+        log.info("finishing a sealed batch batch=%d attempt=%d", seal.batch, seal.attempt + 1)
+        unfinished = recovery.Unfinished(self._ladder, self._control, self._pipeline)
+        try:
+            watermark = unfinished.finish(seal, self._standing, self._reading(endless=True))
+        except ResnapshotNeeded as gap:
+            if self._wanted is not None:
+                raise
+            self._begin_anew(gap, seal.batch)
+        else:
+            self._standing.stand_at(watermark, self._source.position_type)
+
     # -- steps 2 and 3
 
-    def begin(self, retake: Sequence[TableId] = ()) -> None:
+    def begin(self) -> None:
         """Make the source ready, let it forget what is committed, answer signals, snapshot what is due."""
         tables = self._tables = self._source.tables()
+        retake = tables if self._wanted is None else self._wanted
         self._refuse_unknown(tables, retake)
-        self._source.prepare(tables, self._standing.position if self._streaming else None)
+        self._prepare(tables)
         self._release()
         asked = answer_signals(self._control, self._standing.captured)
         reach("signals.answered")
         self._discover(tables)
         self._queue_snapshot([*retake, *asked])
+        self._wanted = ()
         if self._standing.position is None:
             recovery.refuse_other_incarnation(self._ladder, self._standing.captured)
             if self._mode not in SNAPSHOT_MODES:
@@ -123,6 +143,7 @@ class Capture:
             self._stream_to(self._source.span().newest)
             self._snapshot_waiting()
         self._apply()
+        self._sweep()
         self._context.check_stop()
 
     def apply_committed(self) -> None:
@@ -143,6 +164,33 @@ class Capture:
         self._release()
         if self._source.tables() != self._tables:
             self.begin()
+
+    def _retakes(self, table: TableId) -> bool:
+        return self._wanted is None or table in self._wanted
+
+    def _prepare(self, tables: Sequence[TableId]) -> None:
+        """Where the log no longer joins up with what is captured, only reading all tables again goes on."""
+        position = self._standing.position if self._streaming else None
+        try:
+            self._source.prepare(tables, position)
+        except ResnapshotNeeded as gap:
+            if self._wanted is not None:
+                raise
+            self._begin_anew(gap, self._standing.batch)
+            self._source.prepare(tables, None)
+
+    def _begin_anew(self, gap: ResnapshotNeeded, batch: int) -> None:
+        """Leave a gap in the log behind: say so, and start again above every batch there was."""
+        standing = self._standing
+        left = str(standing.position)
+        message = f"{gap.what}; changes after {left} are not in bronze. {gap.why}"
+        remedy = "nothing: all tables are read again by this run, and rows that vanished are deleted"
+        self._control.incidents.add(Incident("gap in the log", "", "", batch, message, remedy))
+        log.warning("the log has a gap after=%s reason=%s", left, gap.what)
+        self._source.begin_anew()
+        standing.position = standing.durable = None
+        # Its number is never sealed: the new start stands above the old watermark, whatever its position.
+        standing.batch = batch + 1
 
     @property
     def _streaming(self) -> bool:
@@ -188,7 +236,7 @@ class Capture:
 
     def _start(self, position: Position) -> None:
         """The pipeline's first watermark: nothing is captured yet, and everything after here will be."""
-        watermark = self._ladder.watermark(0, position, "start")
+        watermark = self._ladder.watermark(self._standing.batch, position, "start")
         self._control.watermarks.commit(watermark)
         self._standing.stand_at(watermark, type(position))
 
@@ -304,6 +352,7 @@ class Capture:
             rows = [chunk.rows for chunk in chunks]
             known = None if None in rows else sum(count or 0 for count in rows)
             self._progress.snapshot_planned(str(entry.id), known, len(chunks))
+        again = {entry.table_id for entry in waiting if entry.table is not None}
         self._control.chunks.plan(left)
         every: list[Chunk] = [chunk for chunks in left.values() for chunk in chunks]
         batches = chunk_batches(self._reading(), session, every, self._standing.batch + 1)
@@ -315,5 +364,21 @@ class Capture:
                 self._take(batch)
                 for table_id, finished in done.items():
                     numbers[table_id] -= set(finished)
-                self._set_state([entry for entry in waiting if not numbers[entry.table_id]], State.STREAMING)
+                read = [entry for entry in waiting if not numbers[entry.table_id]]
+                self._set_state([entry for entry in read if entry.table_id in again], State.SWEEP)
+                self._set_state([entry for entry in read if entry.table_id not in again], State.STREAMING)
                 self._context.check_stop()
+
+    def _sweep(self) -> None:
+        """Delete the rows of silver that a snapshot of their table did not see; after it was applied."""
+        due = [entry for entry in self._standing.captured if entry.state.state is State.SWEEP]
+        if not due or not self._silver or self._standing.position is None:
+            return
+        gone = ((entry, self._applier.older(entry, self._first_batch(entry))) for entry in due)
+        batch = swept(self._reading(), gone, self._standing.position, self._standing.batch + 1)
+        if batch is not None:
+            self._take(batch)
+        self._set_state(due, State.STREAMING)
+
+    def _first_batch(self, entry: CapturedTable) -> int:
+        return self._control.chunks.first_batch(entry.table_id)

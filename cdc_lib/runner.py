@@ -16,7 +16,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from cdc_lib.capture import Capture, Context
+from cdc_lib.capture import Capture, Context, Retake
 from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.runs import Run
@@ -83,26 +83,27 @@ class Runner:
         """Snapshot and log into bronze; silver is left alone."""
         return self._reported("capture", lambda: self._capture(silver=False))
 
-    def snapshot(self, tables: Sequence[str]) -> RunResult:
-        """Take tables again in one consistent view, the log first exactly up to it, and go on.
+    def snapshot(self, tables: Sequence[str] = ()) -> RunResult:
+        """Take tables again in one consistent view, the log first exactly up to it, and go on. Taking all of
+        them is also the way on when the log no longer joins up with what is captured.
 
-        :param tables: source names, ``schema.table``.
+        :param tables: source names, ``schema.table``; none means all.
         """
-        wanted = [_table_id(name) for name in tables]
+        wanted = [_table_id(name) for name in tables] or None
         return self._reported("snapshot", lambda: self._capture(silver=True, retake=wanted))
 
     def apply(self) -> RunResult:
         """Bring silver up to what bronze has; the source is not connected."""
         return self._reported("apply", self._apply)
 
-    def _capture(self, *, silver: bool, continuous: bool = False, retake: Sequence[TableId] = ()) -> None:
+    def _capture(self, *, silver: bool, continuous: bool = False, retake: Retake = ()) -> None:
         pipeline = self._context.pipeline
         self._context.control.create()
         owner = Owner(self._context.control, pipeline.run.lease_seconds)
         with open_source(pipeline.source) as source, owner:
-            capture = Capture(self._context, source, owner, silver=silver)
-            capture.recover(retake)
-            capture.begin(retake)
+            capture = Capture(self._context, source, owner, silver=silver, retake=retake)
+            capture.recover()
+            capture.begin()
             capture.to_end()
             while continuous:
                 capture.next_round()

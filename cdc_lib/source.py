@@ -200,6 +200,10 @@ class Source(ABC):
     def log(self, tables: Sequence[TableId], schemas: Mapping[TableId, Table]) -> LogReader:
         """A reader for these tables, starting out from the structures in ``schemas``."""
 
+    def begin_anew(self) -> None:
+        """The log no longer joins up with what we have, and everything is about to be read again: clear away
+        what would hinder a new start (a slot whose log is lost). What can still be used stays."""
+
     @abstractmethod
     def release(self, upto: Position) -> None:
         """Allow the source to forget everything up to ``upto``. Idempotent; never goes back."""

@@ -105,15 +105,13 @@ def apply(pipeline: Name = None, debug: Debug = False) -> None:
 
 @app.command()
 def snapshot(
-    words: Annotated[list[str], typer.Argument(metavar="[PIPELINE] TABLE...", show_default=False)],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[PIPELINE] [TABLE...]", show_default=False)
+    ] = None,
     debug: Debug = False,
 ) -> None:
-    """Take tables again, in one consistent view: cdc snapshot public.orders public.customers."""
-    path, tables = selection.split(words)
-    if not tables:
-        raise FixConfiguration(
-            "no table to snapshot", remedy="name one or more as schema.table; cdc tables lists them"
-        )
+    """Take tables again, all if none is named: cdc snapshot public.orders public.customers."""
+    path, tables = selection.split(words or [])
     _run(path, lambda runner: runner.snapshot(tables))
 
 

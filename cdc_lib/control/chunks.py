@@ -63,6 +63,12 @@ class Chunks(ControlTable[ChunkRow]):
             txn,
         )
 
+    def first_batch(self, table_id: str) -> int:
+        """The batch that brought the first rows of the table's newest snapshot; 0 if none did."""
+        snapshot = self._newest().get(table_id)
+        done = [row for row in self._select(table_id=table_id, state="done") if row.snapshot == snapshot]
+        return min((row.batch or 0 for row in done), default=0)
+
     def _newest(self) -> dict[str, str]:
         """The newest snapshot planned for each table, by table id."""
         planned = sorted(self._select(state="planned"), key=lambda row: row.at)

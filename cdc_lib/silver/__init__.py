@@ -7,11 +7,13 @@ cannot be told apart. Spark is imported when something is applied, not before.
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from cdc_lib.delta import Lake
 from cdc_lib.facts import Facts
 from cdc_lib.silver.table import Applied, KeylessUpdate, SilverTable, ensure
 
-__all__ = ["Applied", "KeylessUpdate", "SilverTable", "applied", "apply", "ensure"]
+__all__ = ["Applied", "KeylessUpdate", "SilverTable", "applied", "apply", "ensure", "older"]
 
 
 def apply(
@@ -34,6 +36,13 @@ def apply(
     from cdc_lib.silver import merging
 
     return merging.apply(lake, target, after=after, upto=upto, incarnation=incarnation, facts=facts)
+
+
+def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
+    """Keys of the living rows that were last changed before ``batch``; empty if there is no such table."""
+    from cdc_lib.silver import merging
+
+    return merging.older(lake, target, batch)
 
 
 def applied(lake: Lake, target: SilverTable) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -66,6 +67,17 @@ def apply(
         unavailable=_not_known(lake, target, after) if shape.held and UNAVAILABLE in meta else 0,
         specials=shape.survey.specials,
     )
+
+
+def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
+    """See :func:`cdc_lib.silver.older`."""
+    if not lake.exists(target.silver):
+        return pa.table({})
+    rows = lake.table(target.silver).where(F.col(SEQUENCE) < batch << 32)
+    if target.soft:
+        rows = rows.where(F.col(DELETED_AT).isNull())
+    found: pa.Table = rows.select(*map(quoted, target.table.key)).toArrow()
+    return found
 
 
 def applied(lake: Lake, target: SilverTable) -> int | None:

@@ -21,9 +21,11 @@ def test_a_backlog_is_measured_verified_and_reported(tmp_path: Path) -> None:
     (path,) = results.glob("backlog-full-*.json")
     found = json.loads(path.read_text(encoding="utf-8"))
     measured = {each["system"]: each for each in found["measurements"]}
-    assert set(measured) == {"copy-discard", "cdc-lib"}
+    assert set(measured) == {"copy-discard", "cdc-lib", "cdc-lib-spark"}
     workload = found["workload"]
     assert measured["cdc-lib"]["rows"] == sum(workload[name] for name in ("inserts", "updates", "deletes"))
-    assert measured["cdc-lib"]["rss"]["jvm"] > measured["cdc-lib"]["rss"]["python"] > 0
+    memory = measured["cdc-lib-spark"]["rss"]
+    assert memory["jvm"] > memory["python"] > 0
+    assert measured["cdc-lib"]["rss"]["jvm"] == 0, "bronze is written without a JVM"
     assert "Backlog to bronze, replica identity FULL" in document.read_text(encoding="utf-8")
     assert not list((tmp_path / "work").iterdir())

@@ -198,9 +198,10 @@ class TestForeignCommits:
         ],
     )
     def test_changed_rows_are(
-        self, request: pytest.FixtureRequest, tmp_path: Path, place: str, statement: str
+        self, request: pytest.FixtureRequest, lake: Lake, tmp_path: Path, place: str, statement: str
     ) -> None:
-        lake: Lake = request.getfixturevalue("lake" if place == "path" else "catalog_lake")
+        if place == "catalog":
+            lake = request.getfixturevalue("catalog_lake")
         ref = lake.ref("bronze", "public_orders")
         append(lake, ref, stage(tmp_path / "a", (orders(), [created(1)])), 1)
         remembered = lake.version(ref)

@@ -170,7 +170,7 @@ class TestGates:
 
     @pytest.mark.parametrize(("seconds", "met"), [(1.4, True), (1.5, False)])
     def test_backlog_needs_seven_tenths_of_the_prototype(self, seconds: float, met: bool) -> None:
-        rounds = result("backlog-full", ("prototype", 0, 1.0), ("cdc-lib", 0, seconds))
+        rounds = result("backlog-full", ("prototype", 0, 1.0), ("cdc-lib-spark", 0, seconds))
         assert report.gates({"backlog-full": rounds})[1].met is met
 
     @pytest.mark.parametrize(("python", "met"), [(500_000_000, True), (500_000_001, False)])

@@ -28,6 +28,7 @@ RUNNER |= {
     "reading",
     "recovery",
     "recomputed",
+    "sweeping",
     "ladder",
     "capture",
     "applying",

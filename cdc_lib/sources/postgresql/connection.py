@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cdc_lib.errors import CdcError, FixSource
+from cdc_lib.errors import CdcError, FixConfiguration, FixSource, RetryLater
 from cdc_lib.pipeline import SourceConfig
-from cdc_lib.sources.postgresql.errors import translated
+from cdc_lib.sources.postgresql.errors import classify, translated
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
@@ -46,14 +46,17 @@ LIBPQ: Mapping[str, str] = {
 }
 SECRETS: Mapping[str, str] = {"database.password": "password", "database.sslpassword": "sslpassword"}
 
+INITIAL = "database.initial.statements"
 CONNECT_SECONDS = 15
 KEEPALIVE = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
 
-def connect(config: SourceConfig) -> Connection:
+def connect(config: SourceConfig, *, initial: bool = True) -> Connection:
     """A session in autocommit under :data:`SETTINGS`.
 
-    :raises FixConfiguration: wrong password, database or TLS settings.
+    :param initial: run ``database.initial.statements``; sessions that read the log do not (the guide).
+    :raises FixConfiguration: wrong password, database or TLS settings, or initial statements that fail or
+        change one of the settings.
     :raises FixSource: the database's encoding is not UTF8, or a setting does not hold.
     :raises RetryLater: the server does not answer.
     """
@@ -62,10 +65,46 @@ def connect(config: SourceConfig) -> Connection:
         with translated("the session cannot be prepared"):
             connection.autocommit = True
             _prepare(connection)
+        if initial and config[INITIAL]:
+            run_given(connection, INITIAL, config[INITIAL])
+            with translated("the session cannot be examined"):
+                _assert_untouched(connection)
     except CdcError:
         connection.close()
         raise
     return connection
+
+
+def connect_as_role(config: SourceConfig) -> Connection:
+    """A session in autocommit with the role's own settings, for SQL that the pipeline file brings along."""
+    connection = _open(config)
+    try:
+        connection.autocommit = True
+        run_given(connection, INITIAL, config[INITIAL])
+    except CdcError:
+        connection.close()
+        raise
+    return connection
+
+
+def run_given(connection: Connection, prop: str, statements: Sequence[str]) -> None:
+    """Run SQL that a property of the pipeline file holds.
+
+    :raises RetryLater: the connection was lost, or the server is in trouble.
+    :raises FixConfiguration: the server refuses a statement; it is told by number, since it may hold secrets.
+    """
+    import psycopg2
+
+    for number, statement in enumerate(statements, start=1):
+        try:
+            execute(connection, statement)
+        except psycopg2.Error as error:
+            found = classify(error, f"statement {number} of {prop} cannot be run")
+            if isinstance(found, RetryLater):
+                raise found from None
+            raise FixConfiguration(
+                found.what, why=found.why, remedy=f"correct {prop}, or grant the role what it needs"
+            ) from None
 
 
 def connect_replication(config: SourceConfig) -> Connection:
@@ -106,23 +145,37 @@ def _open(config: SourceConfig, **more: Any) -> Connection:
 
 
 def _prepare(connection: Connection) -> None:
-    wanted = dict(SETTINGS)
-    if connection.server_version >= 170000:
-        wanted["transaction_timeout"] = "0"
+    wanted = _wanted(connection)
     for name, value in wanted.items():
         execute(connection, "SELECT pg_catalog.set_config(%s, %s, false)", (name, value))
-    names = [*wanted, "server_encoding"]
-    found = dict(
-        rows(connection, "SELECT name, pg_catalog.current_setting(name) FROM unnest(%s) name", (names,))
-    )
-    _assert_encoding(found.pop("server_encoding"))
-    wrong = [f"{name} is {found[name]!r}" for name in wanted if not _same(found[name], wanted[name])]
-    if wrong:
+    [(encoding,)] = rows(connection, "SELECT pg_catalog.current_setting('server_encoding')")
+    _assert_encoding(encoding)
+    if wrong := _not_kept(connection, wanted):
         raise FixSource(
             "the session does not keep its settings",
             why="; ".join(wrong),
             remedy="connect to the server itself and not through a pooler that shares sessions",
         )
+
+
+def _assert_untouched(connection: Connection) -> None:
+    if wrong := _not_kept(connection, _wanted(connection)):
+        raise FixConfiguration(
+            f"{INITIAL} changes settings that captured values depend on",
+            why="; ".join(wrong),
+            remedy="leave these settings out of it",
+        )
+
+
+def _wanted(connection: Connection) -> dict[str, str]:
+    recent = connection.server_version >= 170000
+    return {**SETTINGS, **({"transaction_timeout": "0"} if recent else {})}
+
+
+def _not_kept(connection: Connection, wanted: Mapping[str, str]) -> list[str]:
+    query = "SELECT name, pg_catalog.current_setting(name) FROM unnest(%s) name"
+    found = dict(rows(connection, query, ([*wanted],)))
+    return [f"{name} is {found[name]!r}" for name in wanted if not _same(found[name], wanted[name])]
 
 
 def _assert_encoding(encoding: str) -> None:

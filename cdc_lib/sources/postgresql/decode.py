@@ -47,6 +47,7 @@ class LogDecoder:
     ) -> None:
         self._after = after
         self._upto = upto
+        self._captures_message = rules.message
         self._structures = Structures(rules, known)
         self._numbering = Numbering()
         self._open: Open | None = None
@@ -152,7 +153,7 @@ class LogDecoder:
                 # Written at once, whatever becomes of its transaction; its LSN is the end of its record.
                 wanted = self._after.lsn < found.lsn <= self._upto.lsn
                 lsn, xid = found.lsn, None
-            if wanted:
+            if wanted and self._captures_message(found.prefix):
                 yield Message(found.prefix, found.content, found.transactional, self._after.at(lsn), xid)
 
     def _end(self, stretch: Stretch, transactions: Transactions) -> Iterator[TransactionEnd]:

@@ -60,7 +60,7 @@ class PostgresLog(LogReader):
         decoder = LogDecoder(self._rules, self._schemas, after=after, upto=end)
         slot.assert_continues(self._control, name, after)
         slot.wait_until_free(self._control, name)
-        with closing(connect(self._config)) as connection, self._explained(after):
+        with closing(connect(self._config, initial=False)) as connection, self._explained(after):
             query = self._query(connection, end)
             with CopyStream(connection, query, f"the log of slot {name} cannot be read") as stream:
                 for received in stream:

@@ -24,6 +24,10 @@ def _every_column(table: TableId, column: str) -> bool:
     return True
 
 
+def _every_message(prefix: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class CaptureRules:
     """What is captured of which table, and how it is held.
@@ -31,6 +35,7 @@ class CaptureRules:
     ``message_key`` is ``message.key.columns``: it wins over the source's own key. ``catalog_key`` is the
     primary key as the catalog has it; it is asked where the log does not tell (identity FULL or NOTHING).
     Key columns are kept even when ``includes`` leaves them out (``column.exclude.list`` in the guide).
+    ``message`` says whether logical messages with a prefix are captured.
     """
 
     captured: Callable[[TableId], bool]
@@ -38,6 +43,7 @@ class CaptureRules:
     override: Callable[[TableId, str], pa.DataType | None] = _no_override
     message_key: Callable[[TableId], tuple[str, ...] | None] = _no_key
     catalog_key: Callable[[TableId], tuple[str, ...] | None] = _no_key
+    message: Callable[[str], bool] = _every_message
     catalog: TypeCatalog = field(default_factory=TypeCatalog)
     handling: Handling = field(default_factory=Handling)
 

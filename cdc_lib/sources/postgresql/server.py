@@ -118,4 +118,4 @@ def _switch_points(content: str) -> dict[int, int]:
 
 
 def _diverged(what: str, why: str) -> ResnapshotNeeded:
-    return ResnapshotNeeded(what, why=why, remedy="take the tables again: cdc snapshot")
+    return ResnapshotNeeded(what, why=why, remedy="take all tables again: cdc snapshot")

@@ -82,21 +82,25 @@ def assert_usable(state: SlotState | None, name: str) -> None:
     """
     if state is None:
         return
+    _assert_ours(state, name)
+    if state.lost:
+        raise slot_lost(name)
+
+
+def _assert_ours(state: SlotState, name: str) -> None:
     if state.plugin != PLUGIN or not state.same_database:
         raise FixConfiguration(
             f"the slot {name} is not a slot of {PLUGIN} in this database",
             why=f"its plug-in is {state.plugin or 'none, it is a physical slot'}",
             remedy="set slot.name to another name; each pipeline needs a slot of its own",
         )
-    if state.lost:
-        raise slot_lost(name)
 
 
 def slot_lost(name: str) -> ResnapshotNeeded:
     return ResnapshotNeeded(
         f"the log behind the slot {name} is gone",
         why="the slot fell further behind than max_slot_wal_keep_size allows, or was invalidated",
-        remedy=f"SELECT pg_drop_replication_slot('{name}'); then take the tables again: cdc snapshot",
+        remedy="take all tables again: cdc snapshot",
     )
 
 
@@ -111,7 +115,7 @@ def assert_continues(connection: Connection, name: str, committed: PostgresPosit
             f"the replication slot {name} does not exist any more",
             why="it was dropped, or the server was upgraded or failed over without it; the changes after "
             f"{committed} can no longer be read",
-            remedy="take the tables again: cdc snapshot",
+            remedy="take all tables again: cdc snapshot",
         )
     assert_usable(state, name)
     if state.confirmed is not None and state.confirmed > committed.lsn:
@@ -119,7 +123,8 @@ def assert_continues(connection: Connection, name: str, committed: PostgresPosit
             f"the slot {name} was moved past what we have committed",
             why=f"it starts at {format_lsn(state.confirmed)}, we have committed up to {committed}: somebody "
             "else has read from it, or it was created anew",
-            remedy="give this pipeline its own slot (slot.name), then take the tables again: cdc snapshot",
+            remedy="if another reader uses this slot, give the pipeline its own (slot.name); "
+            "then take all tables again: cdc snapshot",
         )
 
 
@@ -158,6 +163,19 @@ def advance(connection: Connection, name: str, upto: PostgresPosition) -> None:
         execute(
             connection, "SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", (name, str(upto))
         )
+
+
+def drop_lost(connection: Connection, name: str) -> None:
+    """Drop the slot if the server has thrown its log away; it then only takes one of max_replication_slots.
+
+    :raises FixConfiguration: it is not ours to drop.
+    """
+    state = slot_state(connection, name)
+    if state is None or not state.lost:
+        return
+    _assert_ours(state, name)
+    with translated(f"the lost slot {name} cannot be dropped"):
+        execute(connection, "SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from cdc_lib.errors import CdcError, FixConfiguration, FixSource
+from cdc_lib.pipeline import SourceConfig
 from cdc_lib.position import Position
 from cdc_lib.schema import Table, TableId
 from cdc_lib.source import Capabilities, Finding, LogReader, SnapshotSession, SnapshotSpec, Source, Span
 from cdc_lib.sources.postgresql import catalog, check, publication, server, slot
 from cdc_lib.sources.postgresql.connection import connect, connect_replication
 from cdc_lib.sources.postgresql.envelope import SOURCE
+from cdc_lib.sources.postgresql.heartbeat import Heartbeat
 from cdc_lib.sources.postgresql.log import PostgresLog
 from cdc_lib.sources.postgresql.position import PostgresPosition
 from cdc_lib.sources.postgresql.relations import CaptureRules
@@ -39,6 +41,10 @@ class PostgresSource(Source):
     position_type = PostgresPosition
     source_type: ClassVar[pa.DataType] = SOURCE
     _connection: Connection | None = None
+
+    def __init__(self, config: SourceConfig) -> None:
+        super().__init__(config)
+        self._heartbeat = Heartbeat(config)
 
     def connect(self) -> None:
         try:
@@ -140,9 +146,14 @@ class PostgresSource(Source):
     def log(self, tables: Sequence[TableId], schemas: Mapping[TableId, Table]) -> LogReader:
         return PostgresLog(self.config, self._control, self._rules(tables), schemas)
 
+    def begin_anew(self) -> None:
+        slot.drop_lost(self._control, self._slot)
+
     def release(self, upto: Position) -> None:
         assert isinstance(upto, PostgresPosition)
-        slot.advance(self._control, self._slot, upto)
+        if self.config["flush.lsn.source"] and self.config["lsn.flush.mode"] == "connector":
+            slot.advance(self._control, self._slot, upto)
+        self._heartbeat.beat()
 
     @property
     def _control(self) -> Connection:
@@ -196,6 +207,7 @@ class PostgresSource(Source):
             override=self.config.column_type,
             message_key=self.config.key_columns,
             catalog_key=catalog_key,
+            message=self.config.captures_message,
             catalog=catalog.type_catalog(self._control),
             handling=Shape(self.config).handling,
         )
