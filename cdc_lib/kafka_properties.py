@@ -5,17 +5,23 @@ Most of it has no meaning without Kafka and is accepted with a notice. Transform
 
 from __future__ import annotations
 
-from cdc_lib.properties import Property, not_yet, notice
+from collections.abc import Mapping
+
+from cdc_lib.properties import Differs, Property, not_yet, notice
 
 _NO_KAFKA = "there is no Kafka here"
 _CONNECT = "a setting of the Kafka Connect worker; there is none here"
 _SIGNALS = "signals are rows in the control schema's signals table"
 _TOPICS = "rows go to tables named after the source table, not to topics"
 
-PROPERTIES: tuple[Property, ...] = (
+_KAFKA: tuple[Property, ...] = (
     notice("name", "the connector's name in Kafka Connect; the pipeline is named by `name` at the top"),
     notice("tasks.max", "a pipeline is one task; see run.threads for reading in parallel"),
-    notice("tombstones.on.delete", "Delta tables have no tombstones; a delete is one row of bronze"),
+    notice(
+        "tombstones.on.delete",
+        "Delta tables have no tombstones; a delete is one row of bronze",
+        differs=Differs("true", "tombstones serve the compaction of Kafka's topics"),
+    ),
     notice("key.converter", _CONNECT),
     notice("key.converter.*", _CONNECT),
     notice("value.converter", _CONNECT),
@@ -50,7 +56,7 @@ PROPERTIES: tuple[Property, ...] = (
     notice("topic.delimiter", _TOPICS),
     notice("topic.cache.size", _TOPICS),
     notice("topic.heartbeat.prefix", "heartbeats are in the control schema's watermarks table"),
-    notice("topic.transaction", "transactions are in the control schema's transactions table"),
+    notice("topic.transaction", "each row of bronze carries its `transaction`"),
     notice("topic.creation.*", _TOPICS),
     notice("signal.kafka.topic", _SIGNALS),
     notice("signal.kafka.groupId", _SIGNALS),
@@ -59,9 +65,11 @@ PROPERTIES: tuple[Property, ...] = (
     notice("kafka.consumer.offset.commit.enabled", "a signal stays in its table until it is answered"),
     notice("signals.consumer.*", _SIGNALS),
     notice("signal.consumer.*", _SIGNALS),
-    notice("notification.sink.topic.name", "notifications are in the control schema's notifications table"),
+    notice("notification.sink.topic.name", "nothing is sent; see the control schema's runs and incidents"),
     notice("producer.*", _NO_KAFKA),
     notice("consumer.*", _NO_KAFKA),
     notice("admin.*", _NO_KAFKA),
     notice("openlineage.*", "Unity Catalog records lineage by itself; no events are sent"),
 )
+
+GROUPS: Mapping[str, tuple[Property, ...]] = {"Kafka and Kafka Connect": _KAFKA}

@@ -71,6 +71,10 @@ class SourceConfig:
         """Whether the column filters let a column through. Key columns are kept whatever this says."""
         return self._passes("column", f"{str_of(table)}.{column}")
 
+    def captures_message(self, prefix: str) -> bool:
+        """Whether the filters let logical messages with this prefix through."""
+        return self._passes("message.prefix", prefix)
+
     def key_columns(self, table: TableId) -> tuple[str, ...] | None:
         """The key that ``message.key.columns`` gives a table, or None."""
         entries = self["message.key.columns"]

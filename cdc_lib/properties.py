@@ -42,6 +42,18 @@ class Kind:
 
 
 @dataclass(frozen=True)
+class Differs:
+    """Debezium's default, as its guide writes it, where leaving the property out does something else here.
+
+    ``tell``: whether ``cdc check`` says so for a connector file that leaves the property out.
+    """
+
+    debezium: str
+    why: str
+    tell: bool = False
+
+
+@dataclass(frozen=True)
 class Property:
     """One row. A name with ``<part>`` or ``*`` stands for all names of that shape.
 
@@ -50,6 +62,7 @@ class Property:
     ``accepts``: values of a property that is not yet supported which ask for what happens anyway.
     ``aliases``: values that stand for another one, with the notice to give.
     ``declined``: values that are known and refused, with the reason.
+    ``differs``: our default, or what happens in place of the property, is not what Debezium does by default.
     """
 
     name: str
@@ -64,6 +77,7 @@ class Property:
     accepts: tuple[str, ...] = ()
     aliases: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     declined: Mapping[str, str] = field(default_factory=dict)
+    differs: Differs | None = None
 
     @property
     def is_pattern(self) -> bool:
@@ -75,16 +89,20 @@ class Property:
         return re.sub(r"<\w+>|\\\*", ".+", re.escape(self.name))
 
 
-def notice(name: str, reason: str) -> Property:
-    return Property(name, reason, status="notice")
+def notice(name: str, reason: str, *, differs: Differs | None = None) -> Property:
+    return Property(name, reason, status="notice", differs=differs)
 
 
-def refused(name: str, reason: str, *, accepts: tuple[str, ...] = ()) -> Property:
-    return Property(name, reason, status="refused", accepts=accepts)
+def refused(
+    name: str, reason: str, *, accepts: tuple[str, ...] = (), differs: Differs | None = None
+) -> Property:
+    return Property(name, reason, status="refused", accepts=accepts, differs=differs)
 
 
-def not_yet(name: str, reason: str, *, accepts: tuple[str, ...] = ()) -> Property:
-    return Property(name, reason, status="not yet", accepts=accepts)
+def not_yet(
+    name: str, reason: str, *, accepts: tuple[str, ...] = (), differs: Differs | None = None
+) -> Property:
+    return Property(name, reason, status="not yet", accepts=accepts, differs=differs)
 
 
 # -- kinds ---------------------------------------------------------------------------------------------
@@ -120,6 +138,12 @@ def _operations(text: str) -> frozenset[str]:
     if "none" in parts and len(parts) > 1:
         raise ValueError("none cannot stand beside operations")
     return frozenset(parts - {"none"})
+
+
+def _statements(text: str) -> tuple[str, ...]:
+    # Two semicolons stand for one that separates nothing, as in Debezium.
+    parts = re.split(r"(?<!;);(?!;)", text)
+    return tuple(part.strip().replace(";;", ";") for part in parts if part.strip())
 
 
 def _keys(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -158,6 +182,7 @@ OPERATIONS = Kind(
     is_list=True,
 )
 KEYS = Kind("schema.table:column,column;...", _keys)
+STATEMENTS = Kind("SQL statements, separated by semicolons", _statements)
 
 
 def whole_number(least: int, most: int) -> Kind:
@@ -249,14 +274,20 @@ class PropertyTable:
 
 
 @cache
-def property_table(engine: str) -> PropertyTable:
-    """The table of an engine, by its canonical name.
+def property_groups(engine: str) -> Mapping[str, tuple[Property, ...]]:
+    """The rows of an engine, by its canonical name, under the titles of the reference page.
 
-    Its rows are loaded by name, as the engine itself is: configuration stands below the engines and does
-    not import them.
+    They are loaded by name, as the engine itself is: configuration stands below the engines and does not
+    import them.
     """
-    modules = (_ROWS[engine], _SHARED_ROWS)
-    return PropertyTable(row for module in modules for row in importlib.import_module(module).PROPERTIES)
+    modules = (importlib.import_module(name) for name in (_ROWS[engine], _SHARED_ROWS))
+    return {title: rows for module in modules for title, rows in module.GROUPS.items()}
+
+
+@cache
+def property_table(engine: str) -> PropertyTable:
+    """The table of an engine, by its canonical name."""
+    return PropertyTable(row for rows in property_groups(engine).values() for row in rows)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -71,6 +71,7 @@ class SourceReader(SectionReader):
                 self.document.complain(("source", prop), f"unknown property{table.suggestion(prop)}")
         self.required(table, given)
         self.conflicts(values)
+        self.other_defaults(table, given)
         return SourceConfig(engine, name, {**values, "connector.class": engine}, self.environ)
 
     def engine(self, given: Mapping[str, Any]) -> str | None:
@@ -151,10 +152,19 @@ class SourceReader(SectionReader):
                 self.document.complain(("source", row.name), "required, but not given")
 
     def conflicts(self, values: Mapping[str, Any]) -> None:
-        for kind in ("schema", "table", "column"):
+        for kind in ("schema", "table", "column", "message.prefix"):
             include, exclude = f"{kind}.include.list", f"{kind}.exclude.list"
             if values.get(include) and values.get(exclude):
                 self.document.complain(("source", exclude), f"cannot be set together with {include}")
+
+    def other_defaults(self, table: PropertyTable, given: Mapping[str, Any]) -> None:
+        """Tell those who bring a Debezium connector which of its silent defaults do not hold here."""
+        if not given["connector.class"].text.strip().startswith("io.debezium."):
+            return
+        for row in table.rows:
+            if row.differs and row.differs.tell and row.name not in given:
+                message = f"not given, and Debezium's default, {row.differs.debezium}, does not hold here: "
+                self.notices.append(self.document.remark(("source", row.name), message + row.differs.why))
 
 
 def _row(table: PropertyTable, prop: str, given: Mapping[str, Any]) -> Property | None:

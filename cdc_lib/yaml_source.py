@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -185,6 +185,8 @@ class _Reader:
             return self.file(node, path)
         if reference := _unquoted_reference(node):
             return Scalar(reference, reference)
+        if path == ("source",):
+            node = self.unposted(node)
         if problem := _unreadable(node, path):
             self.document.complain(path, problem)
             return Scalar(None, "")
@@ -209,6 +211,20 @@ class _Reader:
             self.document.lines[here] = key.start_mark.line + 1
             found[key.value] = self.value(item, here)
         return found
+
+    def unposted(self, node: yaml.Node) -> yaml.Node:
+        """The properties of a connector that was pasted as it is posted, with ``config`` around them."""
+        items = node.value if isinstance(node, yaml.MappingNode) else []
+        found = {key.value: (key, item) for key, item in items if isinstance(key, yaml.ScalarNode)}
+        config = found["config"][1] if "config" in found else None
+        if len(found) < len(items) or not isinstance(config, yaml.MappingNode):
+            return node
+        if strange := found.keys() - _POSTED:
+            self.document.complain(("source",), _strange(strange))
+        # The posted name is that of the connector, which the configuration may hold as well.
+        named = any(key.value == "name" for key, _ in config.value)
+        name = [found["name"]] if "name" in found and not named else []
+        return yaml.MappingNode(node.tag, [*name, *config.value], node.start_mark, node.end_mark)
 
     def scalar(self, node: yaml.Node, path: Place) -> Scalar:
         try:
@@ -255,6 +271,10 @@ class _BadConnector(Exception):
     """A connector file that cannot be used; the message holds no value of it."""
 
 
+def _strange(keys: Iterable[str]) -> str:
+    return f"{', '.join(sorted(keys))} stands beside config, where only name is expected"
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     if repeated := next((key for key in keys if keys.count(key) > 1), None):
@@ -295,7 +315,7 @@ def _properties(text: str) -> dict[str, Any]:
     if not isinstance(data.get("config"), dict):
         return data
     if strange := data.keys() - _POSTED:
-        raise _BadConnector(f"{', '.join(sorted(strange))} stands beside config, where only name is expected")
+        raise _BadConnector(_strange(strange))
     # The posted name is that of the connector, which a bare configuration holds as a property.
     return {**({"name": data["name"]} if "name" in data else {}), **data["config"]}
 

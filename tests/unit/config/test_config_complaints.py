@@ -89,6 +89,11 @@ EDITS = [
     ),
     ("snapshot.mode: initial", "slot.name: " + "a" * 64, ["source.slot.name (line 10): expected 1 to 63"]),
     (
+        "  snapshot.mode: initial\n",
+        "  message.prefix.include.list: a\n  message.prefix.exclude.list: b\n",
+        ["source.message.prefix.exclude.list (line 11): cannot be set together with message.prefix.include"],
+    ),
+    (
         "snapshot.mode: initial",
         "skipped.operations: c,x",
         ["source.skipped.operations (line 10): x: operations"],

@@ -54,7 +54,8 @@ def test_defaults() -> None:
     assert source["skipped.operations"] == frozenset()
     assert source["table.include.list"] == ()
     assert source["topic.prefix"] == "shop"
-    assert source["binary.handling.mode"] is None
+    assert source["binary.handling.mode"] == "bytes"
+    assert source["time.precision.mode"] is None
     assert not source.is_set("database.port")
     assert source.is_set("database.user")
 
@@ -100,6 +101,9 @@ def test_names_that_do_not_fit_get_slots_of_their_own() -> None:
         ("skipped.operations", "none", frozenset()),
         ("message.key.columns", "a.b:x, y;c.*:z", (("a.b", ("x", "y")), ("c.*", ("z",)))),
         ("binary.handling.mode", "base64-url-safe", "base64-url-safe"),
+        ("database.initial.statements", "SET a = 1; SET b = ';;';", ("SET a = 1", "SET b = ';'")),
+        ("heartbeat.interval.ms", "0", 0),
+        ("flush.lsn.source", "False", False),
         ("snapshot.mode", "never", "no_data"),
         ("snapshot.mode", "INITIAL_ONLY", "initial_only"),
         ("connector.class", "io.debezium.connector.postgresql.PostgresConnector", "postgresql"),
@@ -153,6 +157,21 @@ def test_column_filters() -> None:
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize(
+    ("filters", "captured"),
+    [
+        ({}, {"audit", "audit.login", "other"}),
+        ({"message_prefix_include_list": "audit.*"}, {"audit", "audit.login"}),
+        ({"message_prefix_include_list": "audit,other"}, {"audit", "other"}),
+        ({"message_prefix_exclude_list": "audit"}, {"audit.login", "other"}),
+        ({"message_prefix_exclude_list": ".*"}, set()),
+    ],
+)
+def test_message_filters_match_whole_prefixes(filters: dict[str, str], captured: set[str]) -> None:
+    source = pipeline(**filters).source
+    assert {one for one in ("audit", "audit.login", "other") if source.captures_message(one)} == captured
 
 
 def test_key_columns() -> None:
@@ -214,6 +233,9 @@ SAME = [
     {"slot.name": "other"},
     {"table.include.list": ""},
     {"skipped.operations": "none"},
+    {"decimal.handling.mode": "precise"},
+    {"binary.handling.mode": "bytes"},
+    {"heartbeat.action.query": "SELECT 1"},
 ]
 OTHER = [
     {"table.include.list": "a.b"},
@@ -225,6 +247,8 @@ OTHER = [
     {"time.precision.mode": "connect"},
     {"binary.handling.mode": "hex"},
     {"message.key.columns": "a.b:c"},
+    {"message.prefix.include.list": "a"},
+    {"message.prefix.exclude.list": "a"},
 ]
 
 
@@ -300,6 +324,8 @@ def test_a_connector_file(tmp_path: Path, posted: bool, monkeypatch: pytest.Monk
     assert loaded.source.secret("database.password") == "hush=1"
     noticed = {notice.path.removeprefix("source.") for notice in loaded.notices}
     expected = {"tasks.max", "slot.drop.on.stop", "key.converter", "key.converter.schemas.enable"}
+    expected |= {"slot.name", "publication.name", "publication.autocreate.mode"}
+    expected |= {"skipped.operations", "time.precision.mode"}
     assert noticed == expected | ({"name"} if posted else set())
 
 

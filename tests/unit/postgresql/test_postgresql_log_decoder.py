@@ -439,6 +439,16 @@ def test_messages_inside_and_outside_of_transactions() -> None:
     ]
 
 
+def test_messages_are_filtered_by_prefix() -> None:
+    rules = replace(RULES, message={"wanted"}.__contains__)
+    loose = Log()
+    loose.write(message("unwanted", b"", False, 1))
+    loose.write(message("wanted", b"a", False, 2))
+    loose.transaction(1, [message("unwanted", b"", True, 0), message("wanted", b"b", True, 0)])
+    found = [event for event in decode(loose, rules) if isinstance(event, Message)]
+    assert [(event.prefix, event.content) for event in found] == [("wanted", b"a"), ("wanted", b"b")]
+
+
 def test_identities() -> None:
     plain = tuple(replace(column, key=False) for column in COLUMNS)
     for table, identity, key in [
