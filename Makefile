@@ -15,7 +15,7 @@ FOLDER ?= demo
 export CDC_JARS := $(CURDIR)/.jars
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -37,6 +37,9 @@ lint: $(STAMP)  ## ruff and mypy --strict
 bench: $(STAMP)  ## the benchmarks; results go to benchmarks/results and docs/benchmarks.md
 	@export JAVA_HOME="$$($(PY) -m cdc_lib.java)"
 	$(PY) -m benchmarks $(ARGS)
+
+docs: $(STAMP)  ## the pages made from the code: docs/properties.md and the JSON schema of pipeline files
+	@$(PY) -m cdc_lib.properties_page
 
 clean:  ## remove what the targets above made, the virtual environment included
 	rm -rf $(VENV) .jars .jdk .servers demo spark-warehouse metastore_db derby.log

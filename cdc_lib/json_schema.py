@@ -26,14 +26,16 @@ def json_schema(engine: str = "postgresql") -> dict[str, Any]:
         "required": [row.name for row in rows if row.required],
         "additionalProperties": False,
     }
+    properties = {"$ref": "#/$defs/source"}
+    posted = {"type": "object", "properties": {"config": properties}, "required": ["config"]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A pipeline of cdc-lib",
         "type": "object",
         "properties": {
             "name": {"type": "string", "description": "The pipeline's name, fixed for life."},
-            # A string is what an editor sees of `!file connector.json`.
-            "source": {"anyOf": [source, {"type": "string"}]},
+            # As it is posted to Kafka Connect; and what an editor sees of `!file connector.json`.
+            "source": {"anyOf": [properties, posted, {"type": "string"}]},
             "target": _model(Target),
             "tables": {"type": "array", "items": _model(TableRule)},
             "apply": _model(ApplyConfig),
@@ -41,6 +43,7 @@ def json_schema(engine: str = "postgresql") -> dict[str, Any]:
         },
         "required": ["source", "target"],
         "additionalProperties": False,
+        "$defs": {"source": source},
     }
 
 

@@ -20,7 +20,7 @@ _KAFKA: tuple[Property, ...] = (
     notice(
         "tombstones.on.delete",
         "Delta tables have no tombstones; a delete is one row of bronze",
-        differs=Differs("true", "tombstones serve the compaction of Kafka's topics"),
+        differs=Differs("true", "they serve the compaction of Kafka's topics", "false"),
     ),
     notice("key.converter", _CONNECT),
     notice("key.converter.*", _CONNECT),

@@ -174,7 +174,7 @@ def _apply_mode(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_number), Field(gt=0)]
+Count = Annotated[int, Field(gt=0), BeforeValidator(_number)]
 Layer = Annotated[str, BeforeValidator(_layer)]
 LocalPath = Annotated[Path, BeforeValidator(_local_path)]
 
@@ -238,7 +238,9 @@ class TableRule(_Section):
 class ApplyConfig(_Section):
     """How bronze becomes silver."""
 
-    mode: Annotated[Literal["merge"], BeforeValidator(_apply_mode)] = Field(default="merge")
+    mode: Annotated[Literal["merge"], BeforeValidator(_apply_mode)] = Field(
+        default="merge", description="merge: changes are merged into silver after every batch."
+    )
 
 
 class Limits(_Section):

@@ -45,11 +45,13 @@ class Kind:
 class Differs:
     """Debezium's default, as its guide writes it, where leaving the property out does something else here.
 
-    ``tell``: whether ``cdc check`` says so for a connector file that leaves the property out.
+    ``here`` is what it is with us, where the row's own default does not say it. ``tell``: whether
+    ``cdc check`` says so for a connector file that leaves the property out.
     """
 
     debezium: str
     why: str
+    here: str = ""
     tell: bool = False
 
 

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "cdc_lib"
 
 VALUES = {"change", "position", "schema", "types", "errors", "faults", "evolution", "facts", "fingerprint"}
 CONFIG = {"config", "pipeline", "source_section", "properties", "kafka_properties", "secrets", "yaml_source"}
-CONFIG |= {"json_schema"}
+CONFIG |= {"json_schema", "properties_page"}
 SOURCE = {"source", "embedded"}
 TABLES = {"delta", "delta_direct", "delta_log", "nested_types", "own_sessions", "table_ref"}
 TABLES |= {"spark_session", "java"}

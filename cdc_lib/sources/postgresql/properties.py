@@ -103,7 +103,9 @@ _CONNECTION: tuple[Property, ...] = (
     notice(
         "database.query.timeout.ms",
         "a statement may take as long as it takes; a lost server is found by keep-alives",
-        differs=Differs("600000", "a table of any size is read by one statement a chunk, without a limit"),
+        differs=Differs(
+            "600000", "one statement reads a chunk of any size, however long it takes", "no limit"
+        ),
     ),
     notice("connection.validation.timeout.ms", "a connection is tried once per run"),
     notice("database.autosave", _SAVEPOINTS),
@@ -116,6 +118,7 @@ _CONNECTION: tuple[Property, ...] = (
 )
 
 _OWN = "a slot gives every change to one reader only, so no two pipelines may share one by default"
+_NAMED = "cdc_ and the pipeline's name"
 _LOG: tuple[Property, ...] = (
     Property(
         "plugin.name",
@@ -131,11 +134,11 @@ _LOG: tuple[Property, ...] = (
     ),
     Property(
         "slot.name",
-        "The replication slot, one per pipeline. Default: cdc_ and the pipeline's name, with a hash at the "
-        "end where the name had to be changed to fit.",
+        f"The replication slot, one per pipeline. Default: {_NAMED}, with a hash at the end where the name "
+        "had to be changed to fit.",
         _SLOT,
         derived=slot_name,
-        differs=Differs("debezium", _OWN, tell=True),
+        differs=Differs("debezium", _OWN, _NAMED, tell=True),
     ),
     refused(
         "slot.drop.on.stop", "dropping the slot loses every change until the next start", accepts=("false",)
@@ -177,7 +180,7 @@ _LOG: tuple[Property, ...] = (
         _IDENTIFIER,
         derived=slot_name,
         differs=Differs(
-            "dbz_publication", "filtered publications of two pipelines must not be one", tell=True
+            "dbz_publication", "two pipelines would overwrite each other's list of tables", _NAMED, tell=True
         ),
     ),
     Property(
@@ -196,7 +199,7 @@ _LOG: tuple[Property, ...] = (
         "publish.via.partition.root",
         "partitions are captured through their root",
         accepts=("true",),
-        differs=Differs("false", "a new partition must not need a new table of ours"),
+        differs=Differs("false", "a new partition must not need a new table of ours", "true"),
     ),
     not_yet(
         "replica.identity.autoset.values",

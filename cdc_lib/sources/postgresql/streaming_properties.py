@@ -39,7 +39,9 @@ STREAMING: tuple[Property, ...] = (
     refused("internal.*", "Debezium's internal properties have no counterpart that is known"),
     notice("schema.refresh.mode", "structures follow the log's own relation messages"),
     notice("status.update.interval.ms", "the log is read by query, without a replication connection"),
-    notice("errors.max.retries", _JOB, differs=Differs("-1", "every run ends; its job starts it again")),
+    notice(
+        "errors.max.retries", _JOB, differs=Differs("-1", "every run ends, and its job starts it again", "0")
+    ),
     notice("retriable.restart.connector.wait.ms", _JOB),
     notice("max.batch.size", "see run.batch_rows"),
     notice("max.queue.size", "there is no queue between reader and writer; see run.batch_rows"),
@@ -56,7 +58,7 @@ SIGNALS: tuple[Property, ...] = (
     not_yet(
         "signal.enabled.channels",
         _SOURCE_SIGNALS,
-        differs=Differs("source", "a signal needs no right to write to the source"),
+        differs=Differs("source", "a signal needs no right to write to the source", "the signals table"),
     ),
     notice(
         "notification.enabled.channels",

@@ -9,30 +9,35 @@ from __future__ import annotations
 from cdc_lib.properties import Differs, Property, choice, not_yet, notice
 
 _LATER = dict.fromkeys(("isostring", "microseconds", "nanoseconds"), "not yet supported")
-_SERVER_TEXT = "the server's text is exact, and SQL functions of analysts read it"
+_EXACT = "nothing is lost, and a representation can be chosen later"
+_TEXT = "the server's text"
 
 TYPES: tuple[Property, ...] = (
     Property(
         "decimal.handling.mode",
-        "precise, double or string, for numeric. precise: DECIMAL, or STRING where one cannot hold the type: "
-        "more than 38 digits, or no scale.",
+        "For numeric. precise: DECIMAL, or STRING where one cannot hold the type: more than 38 digits, or "
+        "none declared.",
         choice("precise", "double", "string"),
         "precise",
         shapes=True,
     ),
     Property(
         "time.precision.mode",
-        "Numbers since the epoch or midnight, as Debezium writes them. Default: DATE, TIMESTAMP_NTZ, STRING.",
+        "For date, timestamp and time: numbers since the epoch or midnight, as Debezium writes them. "
+        "Default: DATE, TIMESTAMP_NTZ and STRING.",
         choice("adaptive", "adaptive_time_microseconds", "connect"),
         shapes=True,
         declined=_LATER,
         differs=Differs(
-            "adaptive", "DATE and TIMESTAMP are what they say; the numbers need a guide to read", tell=True
+            "adaptive",
+            "a date is a date; the numbers need a guide to be read",
+            "DATE, TIMESTAMP_NTZ, STRING",
+            tell=True,
         ),
     ),
     Property(
         "binary.handling.mode",
-        "bytes (BINARY), or text in base64, base64-url-safe or hex, for bytea.",
+        "For bytea. bytes: BINARY; the others: STRING.",
         choice("bytes", "base64", "base64-url-safe", "hex"),
         "bytes",
         shapes=True,
@@ -40,28 +45,28 @@ TYPES: tuple[Property, ...] = (
     not_yet(
         "hstore.handling.mode",
         "hstore arrives as the server's text, whatever is asked for",
-        differs=Differs("json", _SERVER_TEXT),
+        differs=Differs("json", _EXACT, _TEXT),
     ),
     not_yet(
         "interval.handling.mode",
         "intervals arrive as the server's text, whatever is asked for",
-        differs=Differs("numeric", "microseconds of a month are a guess; the server's text is exact"),
+        differs=Differs("numeric", "how many microseconds a month has is a guess", _TEXT),
     ),
     not_yet(
         "money.fraction.digits",
         "money arrives as the server's text",
-        differs=Differs("2", "how many digits there are depends on the server's lc_monetary"),
+        differs=Differs("2", "the server's lc_monetary says how many there are", _TEXT),
     ),
     not_yet(
         "include.unknown.datatypes",
         "columns of other types arrive as the server's text",
-        differs=Differs("false", "a column that was left out would be gone without a word"),
+        differs=Differs("false", "a column that was left out would be gone without a word", _TEXT),
     ),
     notice(
         "unavailable.value.placeholder",
         "no placeholder is ever written: a column that the log did not carry is NULL and named in "
         "`after_unavailable`; silver keeps the value it has",
-        differs=Differs("__debezium_unavailable_value", "a placeholder cannot be told from a value"),
+        differs=Differs("__debezium_unavailable_value", "it cannot be told from a value", "NULL, and a list"),
     ),
     not_yet("converters", "custom converters change values; a column's type can be set under `tables`"),
     not_yet("field.name.adjustment.mode", "columns keep their source names", accepts=("none",)),
