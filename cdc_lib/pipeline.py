@@ -250,6 +250,10 @@ class Limits(_Section):
     window_mb: Count = Field(default=1024, description="Log read in one go, in MiB.")
     chunk_rows: Count = Field(default=250_000, description="Rows of one piece of a snapshot, about.")
     threads: Count = Field(default=2, description="Connections that read a snapshot at once.")
+    snapshot: Literal["incremental", "consistent"] = Field(
+        default="incremental",
+        description="How tables are read whole: piece by piece while changes flow, or in one view.",
+    )
     lease_seconds: Count = Field(default=60, description="How long a silent runner keeps the pipeline.")
     poll_seconds: Count = Field(default=5, description="Pause between the batches of run --continuous.")
     commit_threads: Count = Field(default=4, description="Tables that are written at once.")

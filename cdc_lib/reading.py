@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+import pyarrow as pa
 from typing_extensions import Self
 
 from cdc_lib.captured import Captured, Observed
@@ -29,7 +30,7 @@ from cdc_lib.position import Position
 from cdc_lib.progress import Progress
 from cdc_lib.schema import TableId
 from cdc_lib.source import Chunk, SnapshotSession, Source
-from cdc_lib.staging import BatchStage, StagedChange, StagedMessage
+from cdc_lib.staging import CHUNK_LANE, BatchStage, StagedChange, StagedMessage
 
 T = TypeVar("T")
 
@@ -66,10 +67,14 @@ class Reading:
     stop: threading.Event
     batch_rows: float
     """Rows from which on a batch is cut at the next commit; infinite when a sealed batch is read again."""
+    log_base: int = 0
+    """Ordinal of the first log row of a batch."""
+    watch: Callable[[TableId, pa.RecordBatch], None] | None = None
+    """Sees the rows that the log brings, table by table."""
 
     def stage(self, number: int) -> BatchStage:
         skipped = self.pipeline.source["skipped.operations"]
-        return BatchStage(self.folder, number, skip=skipped)
+        return BatchStage(self.folder, number, skip=skipped, log_base=self.log_base)
 
     def observe(self, batch: ReadBatch, change: SchemaChange | ChangeBatch) -> Observed:
         """Number the structure a change has and note in the batch what is new about it."""
@@ -99,30 +104,52 @@ def _window(reading: Reading, events: Iterator[object], after: Position, number:
     ours = True
     try:
         for event in events:
-            if isinstance(event, ChangeBatch):
-                _add_log(reading, batch, event, start)
-            elif isinstance(event, SchemaChange):
-                reading.observe(batch, event)
-            elif isinstance(event, Message):
-                batch.stage.messages.append(_staged_message(event))
-            elif isinstance(event, LogProgress):
-                batch.upto = event.position
-            elif isinstance(event, TransactionEnd):
-                _end_at(batch, event)
-                if batch.stage.rows >= reading.batch_rows or reading.stop.is_set():
-                    ours = False
-                    yield _closed(batch)
-                    if reading.stop.is_set():
-                        return
-                    start = event.ordinal
-                    batch = ReadBatch(reading.stage(batch.number + 1), event.position, event.position)
-                    ours = True
+            stage_event(reading, batch, event, start)
+            full = batch.stage.rows >= reading.batch_rows or reading.stop.is_set()
+            if full and isinstance(event, TransactionEnd):
+                ours = False
+                yield _closed(batch)
+                if reading.stop.is_set():
+                    return
+                start = event.ordinal
+                batch = ReadBatch(reading.stage(batch.number + 1), event.position, event.position)
+                ours = True
         ours = False
         yield _closed(batch)
     finally:
         # What was handed over belongs to the batch that may be sealed by now.
         if ours:
             batch.stage.discard()
+
+
+def stage_range(reading: Reading, batch: ReadBatch, upto: Position) -> None:
+    """Add the whole log range from ``batch.upto`` to ``upto`` to one batch, in as many reads as it takes."""
+    used = 0
+    while batch.upto < upto:
+        reader = reading.source.log(reading.tables, reading.captured.structures())
+        ordinal = 0
+        for event in reader.read(batch.upto, upto):
+            # Each read counts from 0 again.
+            stage_event(reading, batch, event, -used)
+            if isinstance(event, TransactionEnd):
+                ordinal = event.ordinal
+            if reading.stop.is_set():
+                raise Interrupted("stopped while reading the log; this batch was not sealed")
+        used += ordinal
+
+
+def stage_event(reading: Reading, batch: ReadBatch, event: object, start: int) -> None:
+    """What one event of the log adds to a batch whose first ordinal is ``start``."""
+    if isinstance(event, ChangeBatch):
+        _add_log(reading, batch, event, start)
+    elif isinstance(event, SchemaChange):
+        reading.observe(batch, event)
+    elif isinstance(event, Message):
+        batch.stage.messages.append(_staged_message(event))
+    elif isinstance(event, LogProgress):
+        batch.upto = event.position
+    elif isinstance(event, TransactionEnd):
+        _end_at(batch, event)
 
 
 def _end_at(batch: ReadBatch, event: TransactionEnd) -> None:
@@ -139,6 +166,8 @@ def _closed(batch: ReadBatch) -> ReadBatch:
 
 def _add_log(reading: Reading, batch: ReadBatch, change: ChangeBatch, start: int) -> None:
     seen = reading.observe(batch, change)
+    if reading.watch is not None:
+        reading.watch(seen.entry.id, change.rows)
     batch.stage.add_log(seen.entry.table_id, ChangeBatch(seen.table, change.rows, change.partial), start)
     reading.progress.rows(str(seen.entry.id), "log", change.rows.num_rows)
 
@@ -169,7 +198,7 @@ def chunk_batches(
             number += 1
             for chunk in group:
                 reading.observe(batch, SchemaChange(None, session.table(chunk.table)))
-            futures = [pool.submit(_read_chunk, reading, session, batch, chunk) for chunk in group]
+            futures = [pool.submit(read_chunk, reading, session, batch, chunk) for chunk in group]
             waiting.append((batch, futures))
             if len(waiting) > 1:
                 yield _finished(*waiting.pop(0))
@@ -181,11 +210,18 @@ def chunk_batches(
             batch.stage.discard()
 
 
-def _read_chunk(reading: Reading, session: SnapshotSession, batch: ReadBatch, chunk: Chunk) -> None:
+class ReadsPieces(Protocol):
+    """What :func:`read_chunk` needs to read a piece."""
+
+    def rows(self, chunk: Chunk) -> Iterator[ChangeBatch]: ...
+
+
+def read_chunk(reading: Reading, pieces: ReadsPieces, batch: ReadBatch, chunk: Chunk) -> None:
+    """Stage the rows of one piece; called in a thread of its own."""
     entry = reading.captured[chunk.table]
     assert entry.table is not None
-    lane = f"chunk-{chunk.number}"
-    for change in session.read(chunk):
+    lane = f"{CHUNK_LANE}{chunk.number}"
+    for change in pieces.rows(chunk):
         batch.stage.add_chunk(entry.table_id, ChangeBatch(entry.table, change.rows, change.partial), lane)
         reading.progress.rows(str(entry.id), "snapshot", change.rows.num_rows)
         if reading.stop.is_set():

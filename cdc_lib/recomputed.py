@@ -10,7 +10,6 @@ from __future__ import annotations
 from cdc_lib.captured import Observed
 from cdc_lib.control import Control
 from cdc_lib.control.incidents import Incident
-from cdc_lib.control.tables import State
 from cdc_lib.reading import ReadBatch
 from cdc_lib.schema import Table, TableId
 from cdc_lib.source import Source
@@ -21,7 +20,7 @@ def report_recomputed(control: Control, batch: ReadBatch, source: Source) -> lis
     affected = []
     for seen in batch.observed:
         added = {change.column for change in seen.changes if change.kind == "added"}
-        if not added or seen.entry.state.state is State.SNAPSHOT:
+        if not added:
             continue
         columns = {change.column for change in seen.changes if change.kind == "readded"}
         columns |= added & _with_default(source, seen.entry.id)

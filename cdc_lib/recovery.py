@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from cdc_lib import bronze, staging
@@ -20,8 +20,8 @@ from cdc_lib.errors import FixConfiguration
 from cdc_lib.facts import Facts
 from cdc_lib.ladder import Ladder, compare_replay
 from cdc_lib.position import Position
-from cdc_lib.reading import Reading, log_batches
-from cdc_lib.staging import StagedBatch, StagedTable
+from cdc_lib.reading import ReadBatch, Reading, stage_range
+from cdc_lib.staging import LOG_BASE, StagedBatch, StagedTable
 
 log = logging.getLogger("cdc_lib.recovery")
 
@@ -125,9 +125,12 @@ class Unfinished:
                 remedy="run once with the earlier file, then change it",
             )
         assert standing.position is not None
-        found = StagedBatch()
-        for batch in log_batches(reading, standing.position, upto, seal.batch):
-            found = batch.stage.contents()
+        if any(table.chunks for table in seal.tables):
+            reading = replace(reading, log_base=LOG_BASE)
+        batch = ReadBatch(reading.stage(seal.batch), standing.position, standing.position)
+        stage_range(reading, batch, upto)
+        batch.stage.close()
+        found = batch.stage.contents()
         compare_replay(seal, found.tables)
         # Chunk rows went with the staging. A table that already has them in bronze keeps them; the others
         # drop out of the batch, and their chunks are read anew.

@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from cdc_lib.change import ChangeBatch, LogEvent
 from cdc_lib.config import SourceConfig
-from cdc_lib.errors import FixConfiguration
+from cdc_lib.errors import FixConfiguration, RetryLater
 from cdc_lib.position import Position
 from cdc_lib.schema import Table, TableId
 
@@ -98,19 +98,60 @@ class SnapshotSession(ABC):
 
     @abstractmethod
     def table(self, table: TableId) -> Table:
-        """The structure under which :meth:`read` gives rows; it cannot change while the session is open."""
+        """The structure under which :meth:`rows` gives rows; it cannot change while the session is open."""
 
     @abstractmethod
     def chunks(self, table: TableId) -> list[Chunk]:
         """Pieces that together cover the table exactly once."""
 
     @abstractmethod
-    def read(self, chunk: Chunk) -> Iterator[ChangeBatch]:
+    def rows(self, chunk: Chunk) -> Iterator[ChangeBatch]:
         """Rows of a chunk as ``op`` ``r``; ordinals start at 0. Called from several threads at once."""
 
     @abstractmethod
     def close(self) -> None:
         """End the view and its connections; idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class PieceRefused(RetryLater):
+    """What was read of a table cannot be used: its structure is not the one expected. Read it again."""
+
+
+class IncrementalSession(ABC):
+    """Pieces of tables, each read in a view of its own while changes flow; a context manager.
+
+    Takes no lock that stops writers. A piece is never read while the table's structure changes.
+    """
+
+    @abstractmethod
+    def table(self, table: TableId) -> Table:
+        """The table's structure as of now."""
+
+    @abstractmethod
+    def chunks(self, table: TableId) -> list[Chunk]:
+        """Ranges of the table's key that together cover every row it has or will have. One range where the
+        server cannot order the keys."""
+
+    @abstractmethod
+    def read(self, chunk: Chunk, after: Position, expected: Table) -> Iterator[ChangeBatch]:
+        """Rows of a piece as ``op`` ``r`` at position ``after``, in one view that shows every transaction
+        that committed up to there, and maybe later ones; ordinals start at 0. Called from several threads.
+
+        :raises PieceRefused: the table does not have the structure ``expected``.
+        :raises RetryLater: a transaction up to ``after`` stays invisible.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all connections; idempotent."""
 
     def __enter__(self) -> Self:
         return self
@@ -195,6 +236,10 @@ class Source(ABC):
     def snapshot(self, spec: SnapshotSpec) -> SnapshotSession:
         """Open one consistent view of the tables. For a new pipeline its position is also where streaming
         starts, and it creates the slot (unless ``spec.keep`` is off); later ones use a temporary slot."""
+
+    @abstractmethod
+    def incremental(self, spec: SnapshotSpec) -> IncrementalSession:
+        """Read these tables in pieces while changes flow; only for tables with a key."""
 
     @abstractmethod
     def log(self, tables: Sequence[TableId], schemas: Mapping[TableId, Table]) -> LogReader:

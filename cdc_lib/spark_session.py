@@ -41,6 +41,8 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     # Change data is nearly unique; building dictionaries to throw them away took a quarter of the CPU.
     "spark.hadoop.parquet.enable.dictionary": "false",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Spark's default, INT96, is read by others as nanoseconds, which end in the year 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # What silver merges from is read at fixed versions of bronze, so that both passes see the same.
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,10 @@ from cdc_lib.schema import Table
 
 SPLIT_ROWS = 65_536
 """Rows of a table from which on its log rows go to two files, so that two Spark tasks share the append."""
+CHUNK_LANE = "chunk-"
+"""How the lanes of pieces of a snapshot begin."""
+LOG_BASE = 1 << 31
+"""Ordinal of the first log row in a batch that also has pieces of a snapshot, which stand below."""
 MAX_ORDINAL = (1 << 32) - 1
 _MANIFEST = "manifest.json"
 
@@ -118,9 +122,10 @@ class BatchStage:
     """The staging of batch ``number`` in ``folder``; safe to fill from several threads.
 
     :param skip: operations that are left out (``skipped.operations``); their ordinals stay used.
+    :param log_base: ordinal of the first log row: above those of the pieces, where the batch has both.
     """
 
-    def __init__(self, folder: Path, number: int, skip: Collection[str] = ()) -> None:
+    def __init__(self, folder: Path, number: int, skip: Collection[str] = (), log_base: int = 0) -> None:
         self.folder = folder / f"{number:012d}"
         self.number = number
         self.tables: dict[str, StagedTable] = {}
@@ -128,6 +133,8 @@ class BatchStage:
         self.changes: list[StagedChange] = []
         self.committed_us: int | None = None
         self.rows = 0
+        self._log_base = log_base
+        self._chunk_facts: dict[str, Facts] = {}
         self._skip = pa.array(sorted(skip), pa.string()) if skip else None
         self._writers: dict[tuple[str, int, str], _Writer] = {}
         self._hashes: dict[str, RowHash] = {}
@@ -158,7 +165,7 @@ class BatchStage:
         writer.write(rows)
         found = facts_of(rows, batch.table, self.number)
         with self._lock:
-            staged.facts += found
+            self._chunk_facts[table_id] = self._chunk_facts.get(table_id, Facts()) + found
             staged.rows += rows.num_rows
             self.rows += rows.num_rows
 
@@ -166,9 +173,8 @@ class BatchStage:
         """Rows from the log; ``start`` is the reader's ordinal at which this batch begins."""
         staged = self.touch(table_id, batch.table, evolved=False)
         first = batch.rows.column("ordinal")[0].as_py() if batch.rows.num_rows else start
-        rows = _rebase(batch.rows, first - start)
-        if self._skip is not None:
-            rows = rows.filter(pc.invert(pc.is_in(rows.column("op"), value_set=self._skip)))
+        rows = _rebase(batch.rows, first - start + self._log_base)
+        rows = self.without_skipped(rows)
         if not rows.num_rows:
             return
         self._hashes.setdefault(table_id, RowHash()).update(rows)
@@ -180,11 +186,56 @@ class BatchStage:
         staged.partial = staged.partial or batch.partial
         self.rows += rows.num_rows
 
+    def without_skipped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows whose operation is not left out."""
+        if self._skip is None:
+            return rows
+        return rows.filter(pc.invert(pc.is_in(rows.column("op"), value_set=self._skip)))
+
+    def filter_chunks(self, table_id: str, keeps: Callable[[pa.RecordBatch], pa.RecordBatch] | None) -> None:
+        """Write the rows of a table's pieces again, only those that ``keeps`` returns; None drops all, and
+        the pieces count as not read."""
+        staged = self.tables[table_id]
+        self._chunk_facts[table_id] = Facts()
+        for key in [key for key in self._writers if key[0] == table_id and key[2].startswith(CHUNK_LANE)]:
+            writer = self._writers.pop(key)
+            part = writer.close()
+            staged.rows -= part.rows
+            self.rows -= part.rows
+            if keeps is not None:
+                self._rewrite(key, part, keeps)
+            writer.path.unlink()
+        if keeps is None:
+            staged.chunks.clear()
+
+    def _rewrite(
+        self,
+        key: tuple[str, int, str],
+        part: Part,
+        keeps: Callable[[pa.RecordBatch], pa.RecordBatch],
+    ) -> None:
+        table_id, version, lane = key
+        staged = self.tables[table_id]
+        with pa.memory_map(part.path) as file, pa.ipc.open_stream(file) as stream:
+            again = _Writer(self.folder / f"{table_id}-{version}-kept-{lane}.arrow", stream.schema, version)
+            for rows in stream:
+                kept = keeps(rows)
+                again.write(kept)
+                self._chunk_facts[table_id] += facts_of(kept, staged.table, self.number)
+        self._writers[table_id, version, f"kept-{lane}"] = again
+        staged.rows += again.rows
+        self.rows += again.rows
+
     def close(self) -> None:
         """Finish all files and write the manifest; tables with nothing new drop out."""
         for (table_id, _, _), writer in self._writers.items():
-            self.tables[table_id].parts.append(writer.close())
+            part = writer.close()
+            if part.rows:
+                self.tables[table_id].parts.append(part)
         self._writers.clear()
+        for table_id, facts in self._chunk_facts.items():
+            self.tables[table_id].facts += facts
+        self._chunk_facts.clear()
         for table_id, digest in self._hashes.items():
             self.tables[table_id].log_hash = digest.hexdigest()
         self.tables = {

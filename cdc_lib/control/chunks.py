@@ -10,7 +10,11 @@ from typing import Annotated, Literal
 
 from cdc_lib.control.row import ControlTable, Stored, now
 from cdc_lib.delta import Lake, Txn
+from cdc_lib.schema import TableId
 from cdc_lib.source import Chunk
+
+RESTART = -1
+"""Number of a row that only says that earlier pieces do not count."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +67,51 @@ class Chunks(ControlTable[ChunkRow]):
             txn,
         )
 
-    def first_batch(self, table_id: str) -> int:
-        """The batch that brought the first rows of the table's newest snapshot; 0 if none did."""
-        snapshot = self._newest().get(table_id)
-        done = [row for row in self._select(table_id=table_id, state="done") if row.snapshot == snapshot]
-        return min((row.batch or 0 for row in done), default=0)
+    def restart(self, table_ids: Sequence[str]) -> None:
+        """What was read of these tables does not count any more; they must be planned anew."""
+        snapshot = uuid.uuid4().hex
+        self._snapshots.update(dict.fromkeys(table_ids, snapshot))
+        self._append(
+            [
+                ChunkRow(snapshot, table_id, RESTART, None, None, "planned", None, None)
+                for table_id in table_ids
+            ]
+        )
+
+    def left(self, table_id: str, table: TableId, started: int) -> list[Chunk] | None:
+        """Pieces of the table's newest snapshot that are not done; None if it must be planned anew.
+
+        :param started: what batches up to this one brought does not count: the log has a gap behind it.
+        """
+        rows = self._of_newest(table_id)
+        planned = {row.number: row for row in rows if row.state == "planned"}
+        done = {row.number for row in rows if row.state == "done" and (row.batch or 0) > started}
+        if not planned or RESTART in planned or done >= planned.keys():
+            return None
+        self._snapshots[table_id] = rows[0].snapshot
+        return [_chunk(table, row) for number, row in sorted(planned.items()) if number not in done]
+
+    def first_batch(self, table_id: str, started: int) -> int:
+        """The batch above ``started`` that brought the first rows of the table's newest snapshot; 0 if none
+        did."""
+        batches = [row.batch or 0 for row in self._of_newest(table_id) if row.state == "done"]
+        return min((batch for batch in batches if batch > started), default=0)
+
+    def _of_newest(self, table_id: str) -> list[ChunkRow]:
+        rows = self._select(table_id=table_id)
+        newest = max((row for row in rows if row.state == "planned"), key=lambda row: row.at, default=None)
+        return [row for row in rows if newest is not None and row.snapshot == newest.snapshot]
 
     def _newest(self) -> dict[str, str]:
         """The newest snapshot planned for each table, by table id."""
         planned = sorted(self._select(state="planned"), key=lambda row: row.at)
         return {row.table_id: row.snapshot for row in planned}
+
+
+def _chunk(table: TableId, row: ChunkRow) -> Chunk:
+    lower = None if row.lower is None else tuple(row.lower)
+    upper = None if row.upper is None else tuple(row.upper)
+    return Chunk(table, row.number, lower, upper, row.rows)
 
 
 def _planned(snapshot: str, table_id: str, chunk: Chunk) -> ChunkRow:

@@ -53,6 +53,10 @@ class Watermarks(ControlTable[Watermark]):
         committed = [mark for mark in self.load() if mark.kind != "applied"]
         return max(committed, key=_order, default=None)
 
+    def started(self) -> int:
+        """The batch above which the log has no gap: that of the newest start."""
+        return max((mark.batch for mark in self._select(kind="start")), default=0)
+
     def commit(self, watermark: Watermark, txn: Txn | None = None) -> None:
         """Write a watermark and read it back.
 

@@ -29,6 +29,7 @@ RUNNER |= {
     "recovery",
     "recomputed",
     "sweeping",
+    "snapshotting",
     "ladder",
     "capture",
     "applying",

@@ -52,6 +52,12 @@ class LogDecoder:
         self._numbering = Numbering()
         self._open: Open | None = None
         self._carried: list[bytes] = []
+        self._seen: set[int] = set()
+
+    def transactions(self) -> set[int]:
+        """Those that were emitted since this was last asked, by the lower 32 bits of their number."""
+        seen, self._seen = self._seen, set()
+        return seen
 
     def feed(self, rows: list[bytes]) -> Iterator[LogEvent]:
         """Decode the next rows of ``COPY (SELECT lsn, xid, data ...) TO STDOUT (FORMAT binary)``.
@@ -90,6 +96,7 @@ class LogDecoder:
     def _decode(self, stretch: Stretch) -> Iterator[LogEvent]:
         transactions = Transactions.read(stretch, self._open, self._after, self._upto)
         self._structures.read(stretch)
+        self._seen.update(transactions.xid[transactions.wanted].tolist())
         changes = Changes.read(stretch, transactions)
         parts = [
             (relation, places, _images(stretch, changes, relation, places))

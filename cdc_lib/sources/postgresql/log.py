@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cdc_lib.change import LogEvent, Progress
+from cdc_lib.change import LogEvent, Progress, TransactionEnd
 from cdc_lib.errors import CdcError, FixSource, ResnapshotNeeded
 from cdc_lib.pipeline import SourceConfig
 from cdc_lib.position import Position
@@ -22,6 +23,7 @@ from cdc_lib.sources.postgresql.copying import CopyStream
 from cdc_lib.sources.postgresql.decode import LogDecoder
 from cdc_lib.sources.postgresql.position import PostgresPosition, format_lsn
 from cdc_lib.sources.postgresql.relations import CaptureRules
+from cdc_lib.sources.postgresql.visibility import View
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
@@ -46,14 +48,16 @@ class PostgresLog(LogReader):
         self._rules = rules
         self._schemas = schemas
         self._window = config.window_bytes
+        self._unseen: tuple[int, ...] = ()
 
     def read(self, after: Position, upto: Position) -> Iterator[LogEvent]:
         assert isinstance(after, PostgresPosition)
         assert isinstance(upto, PostgresPosition)
         end = upto if upto.lsn <= after.lsn + self._window else after.at(after.lsn + self._window)
+        self._unseen = after.unseen
         if after.lsn < end.lsn:
             yield from self._decoded(after, end)
-        yield Progress(end)
+        yield Progress(self._known(end, set()))
 
     def _decoded(self, after: PostgresPosition, end: PostgresPosition) -> Iterator[LogEvent]:
         name = self._config["slot.name"]
@@ -64,9 +68,23 @@ class PostgresLog(LogReader):
             query = self._query(connection, end)
             with CopyStream(connection, query, f"the log of slot {name} cannot be read") as stream:
                 for received in stream:
-                    yield from decoder.feed(received)
+                    yield from self._marked(decoder, decoder.feed(received))
             self._assert_published(connection)
-            yield from decoder.finish()
+            yield from self._marked(decoder, decoder.finish())
+
+    def _marked(self, decoder: LogDecoder, events: Iterator[LogEvent]) -> Iterator[LogEvent]:
+        """The events; where a batch may end, with the transactions that nobody else sees yet."""
+        for event in events:
+            if isinstance(event, TransactionEnd):
+                assert isinstance(event.position, PostgresPosition)
+                event = replace(event, position=self._known(event.position, decoder.transactions()))
+            yield event
+
+    def _known(self, position: PostgresPosition, emitted: set[int]) -> PostgresPosition:
+        if emitted or self._unseen:
+            view = View.of(self._control)
+            self._unseen = view.hidden({*self._unseen, *map(view.full, emitted)})
+        return replace(position, unseen=self._unseen)
 
     def _query(self, connection: Connection, end: PostgresPosition) -> str:
         from psycopg2 import sql

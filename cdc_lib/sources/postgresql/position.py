@@ -25,11 +25,16 @@ _HEX_PAIRS = np.stack([_HEX[np.arange(256) >> 4], _HEX[np.arange(256) & 15]], ax
 
 @dataclass(frozen=True, eq=False)
 class PostgresPosition(Position):
-    """Everything that ends at or before ``lsn`` has been emitted; the slot remembers where to resume."""
+    """Everything that ends at or before ``lsn`` has been emitted; the slot remembers where to resume.
+
+    ``unseen``: transactions up to here that other sessions did not see yet when the position was taken
+    (``visibility.py``); not part of the order.
+    """
 
     system: str
     timeline: int
     lsn: int
+    unseen: tuple[int, ...] = ()
 
     @property
     def history(self) -> str:
@@ -40,11 +45,13 @@ class PostgresPosition(Position):
         return f"{self.timeline:08X}{self.lsn:016X}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {"system": self.system, "timeline": self.timeline, "lsn": format_lsn(self.lsn)}
+        data = {"system": self.system, "timeline": self.timeline, "lsn": format_lsn(self.lsn)}
+        return data | ({"unseen": list(self.unseen)} if self.unseen else {})
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        return cls(str(data["system"]), int(data["timeline"]), parse_lsn(data["lsn"]))
+        unseen = tuple(int(one) for one in data.get("unseen", ()))
+        return cls(str(data["system"]), int(data["timeline"]), parse_lsn(data["lsn"]), unseen)
 
     def __str__(self) -> str:
         return format_lsn(self.lsn)

@@ -24,15 +24,22 @@ class RowDecoder:
 
     :param types: how each of the table's columns is held.
     :param captured_us: when the snapshot was taken, microseconds since 1970.
+    :param marker: what stands in ``source.snapshot``, in Debezium's words.
     """
 
     def __init__(
-        self, table: Table, types: Sequence[ColumnType], position: PostgresPosition, captured_us: int
+        self,
+        table: Table,
+        types: Sequence[ColumnType],
+        position: PostgresPosition,
+        captured_us: int,
+        marker: str = "true",
     ) -> None:
         self._table = table
         self._types = tuple(types)
         self._position = position
         self._captured_us = captured_us
+        self._marker = marker
         self._schema = change_schema(table, SOURCE)
         self._ordinal = 0
 
@@ -69,7 +76,7 @@ class RowDecoder:
     def _source(self, count: int) -> pa.StructArray:
         times = (self._captured_us // 1000, self._captured_us, self._captured_us * 1000)
         columns = [
-            pa.repeat("true", count),
+            pa.repeat(self._marker, count),
             *(pa.repeat(pa.scalar(time, pa.int64()), count) for time in times),
             pa.nulls(count, pa.int64()),
             pa.repeat(pa.scalar(self._position.lsn, pa.int64()), count),

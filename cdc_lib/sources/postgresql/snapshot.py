@@ -19,7 +19,8 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cdc_lib.change import ChangeBatch
 from cdc_lib.errors import FixConfiguration, RetryLater
@@ -32,6 +33,7 @@ from cdc_lib.sources.postgresql.copying import CopyStream
 from cdc_lib.sources.postgresql.errors import translated
 from cdc_lib.sources.postgresql.position import PostgresPosition
 from cdc_lib.sources.postgresql.rows import RowDecoder
+from cdc_lib.sources.postgresql.selecting import copy_query, lock_tables
 from cdc_lib.sources.postgresql.server import current_position
 from cdc_lib.sources.postgresql.shape import Shape
 from cdc_lib.sources.postgresql.slot import (
@@ -43,6 +45,7 @@ from cdc_lib.sources.postgresql.slot import (
     slot_state,
 )
 from cdc_lib.sources.postgresql.types import ColumnType
+from cdc_lib.sources.postgresql.visibility import View
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
@@ -125,12 +128,12 @@ class PostgresSnapshot(SnapshotSession):
         with translated("the tables cannot be locked for reading"):
             execute(self._locker, "BEGIN")
             execute(self._locker, "SELECT pg_catalog.set_config('lock_timeout', %s, true)", (timeout,))
-            _lock_tables(self._locker, relations)
+            lock_tables(self._locker, relations)
             self._planner = self._reading()
             self._workers = [self._reading() for _ in range(self._spec.threads)]
             try:
                 for connection in (self._planner, *self._workers):
-                    _lock_tables(connection, relations, " NOWAIT")
+                    lock_tables(connection, relations, " NOWAIT")
             except errors.LockNotAvailable:
                 return False
         return True
@@ -153,7 +156,8 @@ class PostgresSnapshot(SnapshotSession):
                 self._import(reader, slot)
         for worker in self._workers:
             self._idle.put(worker)
-        self.position = here.at(slot.consistent_point)
+        unseen = View.of(self._planner).ahead_of(View.of(self._control))
+        self.position = replace(here.at(slot.consistent_point), unseen=unseen)
         self._captured_us = time.time_ns() // 1000
 
     def _held_up(self) -> bool:
@@ -174,7 +178,7 @@ class PostgresSnapshot(SnapshotSession):
         with self._planning, translated(f"{table} cannot be cut into pieces"):
             return chunks.plan(self._planner, self._cuts[table], self._spec.chunk_rows)
 
-    def read(self, chunk: Chunk) -> Iterator[ChangeBatch]:
+    def rows(self, chunk: Chunk) -> Iterator[ChangeBatch]:
         worker = self._idle.get()
         try:
             yield from self._read(worker, chunk)
@@ -247,19 +251,10 @@ class PostgresSnapshot(SnapshotSession):
                     yield batch
 
     def _copy_query(self, chunk: Chunk) -> str:
-        from psycopg2 import sql
-
-        relation = self._relations[chunk.table]
-        special = self._special[chunk.table]
-        columns = sql.SQL(", ").join(
-            _as_text(name, relation.attribute(name).type_oid, special)
-            for name in self._tables[chunk.table].names
-        )
-        query = sql.SQL("COPY (SELECT {} FROM {}{}) TO STDOUT (FORMAT binary)").format(
-            columns, chunks.source_of(relation), self._cuts[chunk.table].condition(chunk)
-        )
-        text: str = query.as_string(self._control)
-        return text
+        table = chunk.table
+        names, condition = self._tables[table].names, self._cuts[table].condition(chunk)
+        relation, special = self._relations[table], self._special[table]
+        return copy_query(self._control, relation, names, special, condition)
 
     def _rewind(self, worker: Connection) -> None:
         """Back to the state after the import; a canceled COPY leaves the transaction failed, and only a
@@ -268,26 +263,3 @@ class PostgresSnapshot(SnapshotSession):
 
         with suppress(psycopg2.Error):
             execute(worker, "ROLLBACK TO SAVEPOINT chunk")
-
-
-def _lock_tables(connection: Connection, relations: Sequence[catalog.Relation], how: str = "") -> None:
-    """The lock of any SELECT. LOCK TABLE takes no view, so the transaction can still import one."""
-    from psycopg2 import sql
-
-    for relation in relations:
-        query = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE" + how)
-        execute(connection, query.format(chunks.source_of(relation)))
-
-
-_PLAIN = "{0}::text"
-_BY_OUTPUT_FUNCTION = "CASE WHEN {0} IS NOT NULL THEN concat({0}) END"
-_CHEAPER = {16: "CASE WHEN {0} THEN 't' WHEN NOT {0} THEN 'f' END"}
-"""By type: boolean, whose output is short to write down."""
-
-
-def _as_text(name: str, type_oid: int, special: frozenset[int]) -> Any:
-    """The column as its type's output function writes it, which is what the log carries."""
-    from psycopg2 import sql
-
-    form = _CHEAPER.get(type_oid, _BY_OUTPUT_FUNCTION) if type_oid in special else _PLAIN
-    return sql.SQL(form).format(sql.Identifier(name))

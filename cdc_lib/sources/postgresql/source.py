@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -13,16 +14,28 @@ from cdc_lib.errors import CdcError, FixConfiguration, FixSource
 from cdc_lib.pipeline import SourceConfig
 from cdc_lib.position import Position
 from cdc_lib.schema import Table, TableId
-from cdc_lib.source import Capabilities, Finding, LogReader, SnapshotSession, SnapshotSpec, Source, Span
+from cdc_lib.source import (
+    Capabilities,
+    Finding,
+    IncrementalSession,
+    LogReader,
+    SnapshotSession,
+    SnapshotSpec,
+    Source,
+    Span,
+)
 from cdc_lib.sources.postgresql import catalog, check, publication, server, slot
-from cdc_lib.sources.postgresql.connection import connect, connect_replication
+from cdc_lib.sources.postgresql.connection import connect, connect_replication, execute
 from cdc_lib.sources.postgresql.envelope import SOURCE
+from cdc_lib.sources.postgresql.errors import translated
 from cdc_lib.sources.postgresql.heartbeat import Heartbeat
+from cdc_lib.sources.postgresql.incremental import PostgresIncremental
 from cdc_lib.sources.postgresql.log import PostgresLog
 from cdc_lib.sources.postgresql.position import PostgresPosition
 from cdc_lib.sources.postgresql.relations import CaptureRules
 from cdc_lib.sources.postgresql.shape import Shape
 from cdc_lib.sources.postgresql.snapshot import PostgresSnapshot
+from cdc_lib.sources.postgresql.visibility import View
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
@@ -132,11 +145,25 @@ class PostgresSource(Source):
         state = slot.slot_state(self._control, self._slot)
         if state is None:
             with closing(self._replication()) as connection, slot.naming_blockers(self._control):
-                return here.at(slot.create_slot(connection, self._slot, temporary=False).consistent_point)
+                made = slot.create_slot(connection, self._slot, temporary=False)
+                exported = self._exported(made.snapshot)
+                unseen = exported.ahead_of(View.of(self._control))
+                return replace(here.at(made.consistent_point), unseen=unseen)
         slot.assert_usable(state, self._slot)
         if state.confirmed is None:
             raise slot.slot_lost(self._slot)
-        return here.at(state.confirmed)
+        # Which of the running transactions are in the log up to there, nobody can tell any more.
+        running = tuple(sorted(View.of(self._control).running))
+        return replace(here.at(state.confirmed), unseen=running)
+
+    def _exported(self, snapshot: str) -> View:
+        with closing(connect(self.config)) as reader, translated("the exported snapshot cannot be opened"):
+            execute(reader, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            execute(reader, "SET TRANSACTION SNAPSHOT %s", (snapshot,))
+            return View.of(reader)
+
+    def incremental(self, spec: SnapshotSpec) -> IncrementalSession:
+        return PostgresIncremental(self.config, spec)
 
     def snapshot(self, spec: SnapshotSpec) -> SnapshotSession:
         session = PostgresSnapshot(self.config, self._control, spec)

@@ -64,7 +64,7 @@ def snapshot_rows(session: SnapshotSession, of: TableId) -> list[Row]:
 
 
 def snapshot_batches(session: SnapshotSession, of: TableId) -> pa.Table:
-    batches = [batch.rows for chunk in session.chunks(of) for batch in session.read(chunk)]
+    batches = [batch.rows for chunk in session.chunks(of) for batch in session.rows(chunk)]
     return pa.Table.from_batches(batches)
 
 

@@ -54,7 +54,7 @@ def test_pieces_hold_about_as_many_rows_each(database: Database) -> None:
     )
     crowded = table("crowded")
     with opened(database, crowded, chunk_rows=10_000) as session:
-        counts = [sum(batch.rows.num_rows for batch in session.read(one)) for one in session.chunks(crowded)]
+        counts = [sum(batch.rows.num_rows for batch in session.rows(one)) for one in session.chunks(crowded)]
     assert sum(counts) == 40_000
     assert len(counts) == 4
     assert max(counts) < 15_000
@@ -133,7 +133,7 @@ def test_several_tables_and_several_ranges_are_read_at_once(
     with opened(database, *tables, chunk_rows=30_000, threads=4) as session, ExitStack() as open_reads:
         for one in tables:
             for chunk in session.chunks(one):
-                read = session.read(chunk)
+                read = session.rows(chunk)
                 open_reads.callback(give_up, read)
                 next(read)
         busy = database.rows(
@@ -154,7 +154,7 @@ def test_view_survives_a_read_that_was_given_up(database: Database, monkeypatch:
     )
     big = table("big")
     with opened(database, big, threads=1) as session:
-        read = session.read(session.chunks(big)[0])
+        read = session.rows(session.chunks(big)[0])
         next(read)
         give_up(read)
         database.execute("DELETE FROM big")
@@ -208,7 +208,7 @@ def test_without_the_lock_the_rewrite_is_noticed(
         monkeypatch.setattr(session, "lock", lambda: unlocked(session))
         assert disturbing(database, session, statement)
         with pytest.raises(RetryLater, match="rewritten"):
-            list(session.read(session.chunks(table("t"))[0]))
+            list(session.rows(session.chunks(table("t"))[0]))
 
 
 def test_without_any_guard_the_rewrite_loses_all_rows_in_silence(
@@ -220,7 +220,7 @@ def test_without_any_guard_the_rewrite_loses_all_rows_in_silence(
         monkeypatch.setattr(session, "lock", lambda: unlocked(session))
         monkeypatch.setattr(session, "assert_unchanged", lambda of: None)
         assert disturbing(database, session, DISTURBANCES["rewrite"])
-        assert list(session.read(session.chunks(table("t"))[0])) == []
+        assert list(session.rows(session.chunks(table("t"))[0])) == []
 
 
 def test_locked_table_is_a_passing_fault(database: Database) -> None:
@@ -280,7 +280,7 @@ def test_connection_lost_in_the_middle_is_a_passing_fault(
         "INSERT INTO big SELECT i, repeat('x', 300) FROM generate_series(1, 100000) i",
     )
     with opened(database, table("big")) as session:
-        read = session.read(session.chunks(table("big"))[0])
+        read = session.rows(session.chunks(table("big"))[0])
         next(read)
         terminate_copies(database)
         with pytest.raises(RetryLater):
@@ -450,7 +450,7 @@ def test_a_transaction_that_wrote_and_waits_for_our_lock_is_let_through(database
         truncating.result(20)
         other.commit()
         opening.result(30)
-        batches = [batch for chunk in session.chunks(table("t")) for batch in session.read(chunk)]
+        batches = [batch for chunk in session.chunks(table("t")) for batch in session.rows(chunk)]
         assert sum(batch.rows.num_rows for batch in batches) == 0
 
 

@@ -1,0 +1,178 @@
+"""Step 4 of the ladder for tables that must be read whole: first sights, retakes, what a DDL recomputed.
+
+Two ways. *Incremental*: piece by piece while changes flow, without locks that stop anybody, and going on
+where it was interrupted. *Consistent*: all tables in one view at one position. The second is for tables
+without a key, which windows cannot join with their changes, for ``snapshot.mode: initial_only``, and where
+``run.snapshot`` asks for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from cdc_lib.captured import CapturedTable
+from cdc_lib.control.tables import State
+from cdc_lib.faults import reach
+from cdc_lib.reading import ReadAhead, ReadBatch, chunk_batches
+from cdc_lib.schema import TableId
+from cdc_lib.snapshot.incremental import window_batches
+from cdc_lib.source import Chunk, SnapshotSpec
+from cdc_lib.sweeping import swept
+
+if TYPE_CHECKING:
+    from cdc_lib.capture import Capture
+
+log = logging.getLogger("cdc_lib.snapshot")
+
+Plan = Mapping[str, Sequence[Chunk]]
+"""Pieces that are left to read, by table id."""
+
+
+class Snapshots:
+    """Takes what is due, through the steps of the ``capture`` that it belongs to."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._planned_anew = False
+
+    # -- what is due
+
+    def queue(self, tables: Sequence[TableId]) -> None:
+        """These tables are to be read whole."""
+        captured = self._capture.standing.captured
+        self._capture.set_state([captured[table] for table in dict.fromkeys(tables)], State.SNAPSHOT)
+
+    def read_again(self, tables: Sequence[TableId]) -> None:
+        """Old rows of these tables have values that no log carried; also the pieces that were read."""
+        captured = self._capture.standing.captured
+        begun = [captured[table] for table in tables if captured[table].state.state is State.SNAPSHOT]
+        if begun:
+            self._capture.control.chunks.restart([entry.table_id for entry in begun])
+            self._planned_anew = True
+        self.queue(tables)
+
+    def take_waiting(self) -> None:
+        """Read the tables whose snapshot is due."""
+        while waiting := self._waiting():
+            self._planned_anew = False
+            at_once = [entry for entry in waiting if self._needs_one_view(entry)]
+            if at_once:
+                self._consistent(at_once)
+            else:
+                self._incremental(waiting)
+
+    def _waiting(self) -> list[CapturedTable]:
+        capture = self._capture
+        return [
+            entry
+            for entry in capture.standing.captured
+            if entry.state.state is State.SNAPSHOT and entry.id in capture.tables
+        ]
+
+    def _needs_one_view(self, entry: CapturedTable) -> bool:
+        capture = self._capture
+        if not capture.streaming:
+            return True
+        structure = entry.table or capture.source.describe(entry.id)
+        if not structure.key:
+            return True
+        return capture.pipeline.run.snapshot == "consistent" and self._left(entry) is None
+
+    def _left(self, entry: CapturedTable) -> list[Chunk] | None:
+        """What an interrupted snapshot of the table has not read; None if there was none."""
+        control = self._capture.control
+        return control.chunks.left(entry.table_id, entry.id, control.watermarks.started())
+
+    # -- one view
+
+    def _consistent(self, waiting: Sequence[CapturedTable]) -> None:
+        """Read tables in one consistent view, the log first, exactly up to it."""
+        capture = self._capture
+        run = capture.pipeline.run
+        tables = [entry.id for entry in waiting]
+        spec = SnapshotSpec(tables, run.chunk_rows, run.threads, keep=capture.streaming)
+        capture.progress.phase("snapshot")
+        with capture.source.snapshot(spec) as session:
+            reach("snapshot.opened")
+            if capture.standing.position is None:
+                capture.start(session.position)
+            elif capture.streaming:
+                capture.stream_to(session.position)
+                capture.progress.phase("snapshot")
+            plan = {entry.table_id: session.chunks(entry.id) for entry in waiting}
+            capture.control.chunks.plan(plan)
+            every = [chunk for chunks in plan.values() for chunk in chunks]
+            batches = chunk_batches(capture.reading(), session, every, capture.standing.batch + 1)
+            self._commit(batches, waiting, plan)
+
+    # -- piece by piece
+
+    def _incremental(self, waiting: Sequence[CapturedTable]) -> None:
+        """Read tables in windows, the log first up to now, so that the first window is short."""
+        capture = self._capture
+        run = capture.pipeline.run
+        if capture.standing.position is None:
+            capture.start(capture.source.start())
+        capture.stream_to(capture.source.span().newest)
+        capture.progress.phase("snapshot")
+        spec = SnapshotSpec([entry.id for entry in waiting], run.chunk_rows, run.threads)
+        with capture.source.incremental(spec) as session:
+            reach("snapshot.opened")
+            resumed = {entry.table_id: self._left(entry) for entry in waiting}
+            new = {
+                entry.table_id: session.chunks(entry.id) for entry in waiting if not resumed[entry.table_id]
+            }
+            capture.control.chunks.plan(new)
+            plan = {table_id: new.get(table_id) or left or [] for table_id, left in resumed.items()}
+            every = [chunk for chunks in plan.values() for chunk in chunks]
+            position, number = capture.standing.position, capture.standing.batch + 1
+            assert position is not None
+            batches = window_batches(capture.reading(), session, every, position, number)
+            self._commit(batches, waiting, plan)
+
+    # -- both
+
+    def _commit(self, batches: Iterator[ReadBatch], waiting: Sequence[CapturedTable], plan: Plan) -> None:
+        capture = self._capture
+        for entry in waiting:
+            rows = [chunk.rows for chunk in plan[entry.table_id]]
+            known = None if None in rows else sum(count or 0 for count in rows)
+            capture.progress.snapshot_planned(str(entry.id), known, len(rows))
+        again = {entry.table_id for entry in waiting if entry.table is not None}
+        left = {table_id: {chunk.number for chunk in chunks} for table_id, chunks in plan.items()}
+        with ReadAhead(batches) as ahead:
+            for batch in ahead:
+                reach("chunks.staged")
+                done = {table.table_id: table.chunks for table in batch.stage.tables.values()}
+                if batch.empty:
+                    capture.standing.position = batch.upto
+                else:
+                    capture.take(batch)
+                if self._planned_anew:
+                    return
+                for table_id, finished in done.items():
+                    left.get(table_id, set()).difference_update(finished)
+                read = [entry for entry in waiting if not left[entry.table_id]]
+                capture.set_state([entry for entry in read if entry.table_id in again], State.SWEEP)
+                capture.set_state([entry for entry in read if entry.table_id not in again], State.STREAMING)
+                capture.context.check_stop()
+        capture.context.check_stop()
+
+    def sweep(self) -> None:
+        """Delete the rows of silver that a snapshot of their table did not see; after it was applied."""
+        capture = self._capture
+        position = capture.standing.position
+        due = [entry for entry in capture.standing.captured if entry.state.state is State.SWEEP]
+        if not due or not capture.silver or position is None:
+            return
+        chunks, started = capture.control.chunks, capture.control.watermarks.started()
+        gone = (
+            (entry, capture.applier.older(entry, chunks.first_batch(entry.table_id, started)))
+            for entry in due
+        )
+        batch = swept(capture.reading(), gone, position, capture.standing.batch + 1)
+        if batch is not None:
+            capture.take(batch)
+        capture.set_state(due, State.STREAMING)
