@@ -141,7 +141,7 @@ class IncrementalSession(ABC):
         server cannot order the keys."""
 
     @abstractmethod
-    def read(self, chunk: Chunk, after: Position, expected: Table) -> Iterator[ChangeBatch]:
+    def rows(self, chunk: Chunk, after: Position, expected: Table) -> Iterator[ChangeBatch]:
         """Rows of a piece as ``op`` ``r`` at position ``after``, in one view that shows every transaction
         that committed up to there, and maybe later ones; ordinals start at 0. Called from several threads.
 

@@ -115,7 +115,7 @@ class _Window:
 
     def rows(self, chunk: Chunk) -> Iterator[ChangeBatch]:
         """What :func:`~cdc_lib.reading.read_chunk` stages."""
-        return self._session.read(chunk, self._batch.after, self._structure(chunk.table))
+        return self._session.rows(chunk, self._batch.after, self._structure(chunk.table))
 
     def _now(self) -> Position:
         return self._reading.source.span().newest

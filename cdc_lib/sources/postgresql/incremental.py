@@ -61,7 +61,7 @@ class PostgresIncremental(IncrementalSession):
                 return [Chunk(table, 0)]
             return chunks.plan(connection, cut, self._spec.chunk_rows)
 
-    def read(self, chunk: Chunk, after: Position, expected: Table) -> Iterator[ChangeBatch]:
+    def rows(self, chunk: Chunk, after: Position, expected: Table) -> Iterator[ChangeBatch]:
         assert isinstance(after, PostgresPosition)
         with _Borrowed(self) as connection:
             relation = self._open_view(connection, chunk.table, after)

@@ -35,7 +35,7 @@ from cdc_lib.sources.postgresql.position import PostgresPosition
 from cdc_lib.sources.postgresql.relations import CaptureRules
 from cdc_lib.sources.postgresql.shape import Shape
 from cdc_lib.sources.postgresql.snapshot import PostgresSnapshot
-from cdc_lib.sources.postgresql.visibility import View
+from cdc_lib.sources.postgresql.visibility import View, next_transaction
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
@@ -153,8 +153,8 @@ class PostgresSource(Source):
         if state.confirmed is None:
             raise slot.slot_lost(self._slot)
         # Which of the running transactions are in the log up to there, nobody can tell any more.
-        running = tuple(sorted(View.of(self._control).running))
-        return replace(here.at(state.confirmed), unseen=running)
+        unseen = View.of(self._control).unfinished(next_transaction(self._control))
+        return replace(here.at(state.confirmed), unseen=unseen)
 
     def _exported(self, snapshot: str) -> View:
         with closing(connect(self.config)) as reader, translated("the exported snapshot cannot be opened"):

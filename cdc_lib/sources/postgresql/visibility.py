@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 _EPOCH = 1 << 32
 
 
+def next_transaction(connection: Connection) -> int:
+    """A number that no transaction before had."""
+    with translated("the server gives no transaction number"):
+        [(number,)] = rows(connection, "SELECT pg_catalog.pg_current_xact_id()::text")
+    return int(number)
+
+
 @dataclass(frozen=True)
 class View:
     """What a snapshot shows: all transactions below ``xmin``, none from ``xmax`` on, and in between those
@@ -54,9 +61,14 @@ class View:
         return tuple(sorted(one for one in set(transactions) if not self.shows(one)))
 
     def ahead_of(self, other: View) -> tuple[int, ...]:
-        """Transactions that this view shows and that ``other`` takes for running. The view that a new slot
-        exports follows the log, so it can be ahead of what ordinary sessions see."""
-        return tuple(sorted(one for one in other.running if self.shows(one)))
+        """Transactions that this view shows and ``other`` does not. The view that a new slot exports follows
+        the log, so it can be ahead of what ordinary sessions see."""
+        return tuple(one for one in other.unfinished(self.xmax) if self.shows(one))
+
+    def unfinished(self, below: int) -> tuple[int, ...]:
+        """Transactions with lower numbers than ``below`` that it does not show, in order. Those from ``xmax``
+        on are not listed as running: all that began are."""
+        return (*sorted(self.running), *range(self.xmax, below))
 
     def full(self, transaction: int) -> int:
         """The 64-bit number of a transaction that the log names by its lower half: the newest that began."""
