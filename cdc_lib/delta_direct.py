@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from cdc_lib.errors import FixConfiguration, RetryLater
 
@@ -102,8 +102,28 @@ def read(
     if not _is_plain(table):
         # delta-rs reads mapped columns by their logical names, as NULL, and says nothing.
         return None
-    dataset = table.to_pyarrow_dataset()
-    return to_rows(dataset.to_table(columns=columns and list(columns), filter=_filter(where)))
+    schema = schema_of(table)
+    named = [*dict.fromkeys([*(columns or schema.names), *(where or {})])]
+    wanted = pa.schema([schema.field(name) for name in named])
+    files = _absolute(path, pa.table(table.get_add_actions(flatten=True)))
+    rows = pa.concat_tables([_rows_of(file, wanted) for file in files] or [wanted.empty_table()])
+    if where:
+        rows = rows.filter(_filter(where))
+    return to_rows(rows.select(columns) if columns else rows)
+
+
+def _rows_of(file: str, schema: pa.Schema) -> pa.Table:
+    # Not as a dataset: its scanner's threads may outlive it, and then abort the process as that ends.
+    opened = pq.ParquetFile(file)
+    there = set(opened.schema_arrow.names)
+    found = opened.read([name for name in schema.names if name in there], use_threads=False)
+    columns = [
+        found.column(field.name).cast(field.type)
+        if field.name in there
+        else pa.chunked_array([pa.nulls(found.num_rows, field.type)])
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def append(path: str, rows: Rows, txn: Txn | None, metadata: Mapping[str, Any] | None) -> None:
@@ -300,15 +320,15 @@ def _commit(
     )
 
 
-def _filter(where: Mapping[str, Any] | None) -> ds.Expression | None:
-    found: ds.Expression | None = None
+def _filter(where: Mapping[str, Any] | None) -> pc.Expression | None:
+    found: pc.Expression | None = None
     for name, wanted in (where or {}).items():
-        term = _term(ds.field(name), wanted)
+        term = _term(pc.field(name), wanted)
         found = term if found is None else found & term
     return found
 
 
-def _term(field: ds.Expression, wanted: Any) -> ds.Expression:
+def _term(field: pc.Expression, wanted: Any) -> pc.Expression:
     if isinstance(wanted, tuple):
         _, bound = wanted
         return field > pa.scalar(bound)
