@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 
@@ -148,9 +147,8 @@ class _Window:
             table_id = self._reading.captured[table].table_id
             if table in changed:
                 self._batch.stage.filter_chunks(table_id, None)
-            elif changes.truncated or len(changes.superseded()):
-                keeps = partial(changes.keeps, superseded=changes.superseded())
-                self._batch.stage.filter_chunks(table_id, keeps)
+            elif not (kept := changes.kept()).everything:
+                self._batch.stage.filter_chunks(table_id, kept.rows)
         return [chunk for chunk in group if chunk.table in changed]
 
 

@@ -39,32 +39,70 @@ def event(op: str, key: tuple[Any, Any], partial: bool) -> dict[str, Any]:
     return {"op": op, "after": image(key), "after_unavailable": lacking}
 
 
-def model(happened: list[tuple[str, Any, bool]], read: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def model(happened: list[tuple[str, Any, bool]], read: list[tuple[Any, Any]]) -> list[tuple[Any, ...]]:
+    """Key and value of the rows that stay; a row stays for a column that no change of its key carries."""
     if any(op == "t" for op, _, _ in happened):
         return []
-    first: dict[Any, bool] = {}
-    for op, key, partial in happened:
-        first.setdefault(key, not (op == "u" and partial))
-    return [key for key in read if not first.get(key, False)]
+    kept = []
+    for key in read:
+        own = [(op, partial and op == "u") for op, other, partial in happened if other == key]
+        untouched = not own
+        only_lacking = bool(own) and all(op in "ud" for op, _ in own) and any(op == "u" for op, _ in own)
+        if untouched or (only_lacking and all(partial for op, partial in own if op == "u")):
+            kept.append((*key, "?"))
+    return kept
 
 
 @given(events, st.lists(keys, max_size=8), st.integers(1, 4))
-def test_what_the_first_change_says_wholly_is_dropped(
+def test_only_what_no_change_says_is_kept(
     happened: list[tuple[str, Any, bool]], read: list[tuple[Any, Any]], cut: int
 ) -> None:
     changes = Changes(TABLE)
     for start in range(0, len(happened), cut):
         changes.add(rows(*(event(*one) for one in happened[start : start + cut])))
     piece = rows(*({"op": "r", "after": image(key)} for key in read))
-    kept = changes.keeps(piece, changes.superseded()).column("after").to_pylist()
-    assert [(row["a"], row["b"]) for row in kept] == model(happened, read)
+    kept = changes.kept().rows(piece)
+    assert [(row["a"], row["b"], row["v"]) for row in kept.column("after").to_pylist()] == model(
+        happened, read
+    )
+    if changes.kept().everything:
+        assert kept.equals(piece)
+
+
+def test_what_a_change_carries_is_listed_as_not_known() -> None:
+    wide = Table(TABLE.id, (*COLUMNS, Column("w", pa.int32(), "x", id=4)), ("a", "b"), version=1)
+    schema = change_schema(wide, SOURCE)
+    update = {"op": "u", "after": {"a": 1, "b": "x", "w": 5}, "after_unavailable": ["v"]}
+    read = {"op": "r", "after": {"a": 1, "b": "x", "v": "large", "w": 5}}
+    other = {"op": "r", "after": {"a": 2, "b": "x", "v": "large", "w": 5}}
+    changes = Changes(wide)
+    changes.add(pa.RecordBatch.from_pylist([update], schema))
+    kept = changes.kept().rows(pa.RecordBatch.from_pylist([read, other], schema))
+    assert kept.column("after").to_pylist() == [{**read["after"], "w": None}, other["after"]]
+    assert kept.column("after_unavailable").to_pylist() == [["w"], None]
+
+
+def test_a_row_that_moved_without_a_column_stays_under_its_old_key() -> None:
+    changes = Changes(TABLE)
+    moved = {
+        "op": "c",
+        "after": {"a": 2, "b": "x"},
+        "after_unavailable": ["v"],
+        "previous_key": {"a": 1, "b": "x"},
+    }
+    changes.add(rows(event("d", (1, "x"), False), moved, event("d", (3, "x"), False)))
+    piece = rows(*({"op": "r", "after": image((number, "x"))} for number in (1, 2, 3)))
+    assert [row["a"] for row in changes.kept().rows(piece).column("after").to_pylist()] == [1]
 
 
 def test_a_key_that_the_after_image_lacks_is_taken_from_before() -> None:
     lacking = {"op": "u", "after": {"a": 1}, "after_unavailable": ["b"], "before": image((1, "large"))}
     changes = Changes(TABLE)
-    changes.add(rows(lacking, event("d", (1, "large"), False)))
-    assert len(changes.superseded()) == 0, "its first change is partial"
+    changes.add(rows(lacking))
+    kept = changes.kept().rows(
+        rows({"op": "r", "after": image((1, "large"))}, {"op": "r", "after": image((1, "x"))})
+    )
+    assert [row["b"] for row in kept.column("after").to_pylist()] == ["x"]
 
 
 @pytest.mark.parametrize(
