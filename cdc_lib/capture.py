@@ -44,6 +44,8 @@ HEARTBEAT_SECONDS = 60.0
 """Age of the last watermark from which on an idle run writes where it stands, so that the source lets go."""
 Retake = Sequence[TableId] | None
 """Tables to read again; None means all."""
+APPLY_SECONDS = 20.0
+"""How far silver may stay behind bronze while there is more to read."""
 STREAMING_MODES = frozenset({"initial", "no_data", "never"})
 SNAPSHOT_MODES = frozenset({"initial", "initial_only"})
 
@@ -84,6 +86,7 @@ class Capture:
         self.silver = silver
         self._wanted = retake
         self._snapshots = Snapshots(self)
+        self._applied_at = time.monotonic()
         self.tables: list[TableId] = []
         self._mode = context.pipeline.source["snapshot.mode"]
         self._ladder = Ladder(
@@ -295,7 +298,7 @@ class Capture:
     # -- steps 5 to 8
 
     def take(self, batch: ReadBatch) -> None:
-        """Seal, append and commit a staged batch, then apply it."""
+        """Seal, append and commit a staged batch; apply what is committed now and then."""
         started = time.monotonic()
         captured = self.standing.captured
         contents = batch.stage.contents()
@@ -317,9 +320,12 @@ class Capture:
         batch.stage.discard()
         self.context.metrics.count("batches", "", 1)
         self.progress.batch(seal.batch, batch.stage.rows, time.monotonic() - started)
-        self._apply()
+        # One merge of several batches costs little more than one of each; the last ones are applied at the end.
+        if time.monotonic() - self._applied_at > APPLY_SECONDS:
+            self._apply()
 
     def _apply(self) -> None:
         if self.silver:
             for table, rows in self.applier.apply(self.standing.captured, self.progress).items():
                 self.context.metrics.count("silver", table, rows)
+        self._applied_at = time.monotonic()

@@ -27,7 +27,6 @@ FIRST_START: Mapping[str, int] = {
     "bronze.appended": 2,
     "committed": 2,
     "silver.merged.one": 2,
-    "silver.merged": 2,
 }
 """Which time a point is reached that the first start is killed at; the first, if it is not named here."""
 SECONDS = 200
