@@ -320,7 +320,7 @@ class Capture:
         batch.stage.discard()
         self.context.metrics.count("batches", "", 1)
         self.progress.batch(seal.batch, batch.stage.rows, time.monotonic() - started)
-        # One merge of several batches costs little more than one of each; the last ones are applied at the end.
+        # One merge of several batches costs little more than one; the last are applied at the end.
         if time.monotonic() - self._applied_at > APPLY_SECONDS:
             self._apply()
 

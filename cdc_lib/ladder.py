@@ -21,7 +21,7 @@ from cdc_lib.control import Control
 from cdc_lib.control.batches import Seal, SealedTable
 from cdc_lib.control.leases import Lease
 from cdc_lib.control.watermarks import Kind, Watermark
-from cdc_lib.delta import Lake, TableRef, Txn
+from cdc_lib.delta import Conflict, Lake, TableRef, Txn
 from cdc_lib.errors import ResnapshotNeeded
 from cdc_lib.faults import reach
 from cdc_lib.position import Position
@@ -148,14 +148,19 @@ class Ladder:
         commit = bronze.find_commit(self.lake, ref, seal.incarnation, seal.batch)
         if commit is None:
             before = self.lake.version(ref)
-            bronze.append(
-                self.lake,
-                ref,
-                staged,
-                batch=seal.batch,
-                txn=Txn(f"{seal.incarnation}/{staged.table_id}", seal.batch),
-                metadata=_metadata(seal, staged),
-            )
+            try:
+                bronze.append(
+                    self.lake,
+                    ref,
+                    staged,
+                    batch=seal.batch,
+                    txn=Txn(f"{seal.incarnation}/{staged.table_id}", seal.batch),
+                    metadata=_metadata(seal, staged),
+                )
+            except Conflict:
+                # The append of a runner that was killed can go on in a Spark server, and arrive first.
+                if bronze.find_commit(self.lake, ref, seal.incarnation, seal.batch) is None:
+                    raise
             commit = bronze.verify(self.lake, ref, seal.incarnation, seal.batch)
             self.lake.sync(ref, before)
         reach("bronze.appended.one")

@@ -79,8 +79,19 @@ def conflicts(table: str) -> Iterator[None]:
 
     try:
         yield
-    except PySparkException as error:
-        text = f"{error.getCondition() or ''} {error}"
+    except (PySparkException, *_raw_errors()) as error:
+        # A classic session hands Delta's own exceptions over as they are.
+        condition = error.getCondition() if isinstance(error, PySparkException) else ""
+        text = f"{condition or ''} {error}"
         if "DELTA_CONCURRENT" in text or "io.delta.exceptions.Concurrent" in text:
             raise conflict(table) from error
         raise
+
+
+def _raw_errors() -> tuple[type[Exception], ...]:
+    """What a classic session raises for exceptions that PySpark does not translate."""
+    try:
+        from py4j.protocol import Py4JJavaError
+    except ModuleNotFoundError:
+        return ()
+    return (Py4JJavaError,)

@@ -19,7 +19,7 @@ from tests.servers.postgresql import Database
 
 LIMITS = {"batch_rows": 450, "chunk_rows": 160, "threads": 2}
 """Small, so that the snapshot is several batches and the log more than one."""
-BY_SPARK = ("sealed", "bronze.appended")
+BY_SPARK = ("bronze.appended",)
 """First points of the cases in which Spark writes bronze; in the others this process does."""
 
 
