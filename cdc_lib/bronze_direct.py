@@ -24,8 +24,8 @@ from cdc_lib.delta_direct import NewFile, Txn
 if TYPE_CHECKING:
     from cdc_lib.staging import Part
 
-ROW_GROUP_ROWS = 131_072
-ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_ROWS = 65_536
+ROW_GROUP_BYTES = 32 << 20
 """A row group is closed when it has this many rows or bytes; it is what a thread holds in memory."""
 THREADS = 2
 STATISTICS = ("_batch", "_sequence")
@@ -99,7 +99,8 @@ def _row_groups(part: Part, rows: pa.Schema, held: pa.Schema, batch: int, writte
 
     waiting: list[pa.RecordBatch] = []
     count = size = 0
-    with pa.memory_map(part.path) as file, pa.ipc.open_stream(file) as stream:
+    # Read, not mapped: the pages of a mapped file would count as this process's memory.
+    with pa.OSFile(part.path) as file, pa.ipc.open_stream(file) as stream:
         for received in stream:
             whole = _envelope(conform(received, rows, part.version), held, batch, written)
             waiting.append(whole)

@@ -51,7 +51,7 @@ class StagedReader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         path, version = partition.value
         target = pa.ipc.read_schema(pa.py_buffer(self._arrow))
-        with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
+        with pa.OSFile(path) as file, pa.ipc.open_stream(file) as stream:
             for batch in stream:
                 yield conform(batch, target, version)
 

@@ -216,7 +216,7 @@ class BatchStage:
     ) -> None:
         table_id, version, lane = key
         staged = self.tables[table_id]
-        with pa.memory_map(part.path) as file, pa.ipc.open_stream(file) as stream:
+        with pa.OSFile(part.path) as file, pa.ipc.open_stream(file) as stream:
             again = _Writer(self.folder / f"{table_id}-{version}-kept-{lane}.arrow", stream.schema, version)
             for rows in stream:
                 kept = keeps(rows)

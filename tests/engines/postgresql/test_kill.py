@@ -6,11 +6,13 @@ bring bronze to the true history, which the server's triggers recorded, and silv
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 
 import pytest
 
+from cdc_lib.config import load
 from tests.engines import kill
 from tests.engines.pipelines import PipelineUnderTest
 from tests.engines.postgresql.conftest import MakePipeline
@@ -53,6 +55,23 @@ def test_killed_together_with_its_jvm(recorded_database: Database, make_pipeline
     pipeline.writer = "spark"
     with Workload(recorded_database, seed=20):
         kill.killed_with_its_jvm(pipeline, "bronze.appended.one:2")
+    pipeline.run()
+    assert_nothing_lost(pipeline, recorded_database)
+
+
+@pytest.mark.timeout(300)
+def test_a_sealed_window_whose_staging_is_gone(
+    recorded_database: Database, make_pipeline: MakePipeline
+) -> None:
+    """The log of the window is read again, exactly as it was sealed; its pieces are, in a later window."""
+    pipeline = make_pipeline(recorded_database, LIMITS)
+    with Workload(recorded_database, seed=5, pace=0.01):
+        kill.killed(pipeline, "sealed:2", "capture")
+        (folder,) = load(pipeline.write()).staging.glob("*2")
+        shutil.rmtree(folder)
+        seal = max(pipeline.control("batches"), key=lambda row: int(row["batch"]))
+        assert any(table["chunks"] for table in seal["tables"])
+        assert any(table["log_rows"] for table in seal["tables"])
     pipeline.run()
     assert_nothing_lost(pipeline, recorded_database)
 
