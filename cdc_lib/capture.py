@@ -148,7 +148,8 @@ class Capture:
             self.stream_to(self.source.span().newest)
             self._snapshots.take_waiting()
         self._apply()
-        self._snapshots.sweep()
+        if self._snapshots.sweep():
+            self._apply()
         self.context.check_stop()
 
     def apply_committed(self) -> None:

@@ -160,13 +160,16 @@ class Snapshots:
                 capture.context.check_stop()
         capture.context.check_stop()
 
-    def sweep(self) -> None:
-        """Delete the rows of silver that a snapshot of their table did not see; after it was applied."""
+    def sweep(self) -> bool:
+        """Delete the rows of silver that a snapshot of their table did not see; after it was applied.
+
+        :returns: whether there were any, which are now in bronze.
+        """
         capture = self._capture
         position = capture.standing.position
         due = [entry for entry in capture.standing.captured if entry.state.state is State.SWEEP]
         if not due or not capture.silver or position is None:
-            return
+            return False
         chunks, started = capture.control.chunks, capture.control.watermarks.started()
         gone = (
             (entry, capture.applier.older(entry, chunks.first_batch(entry.table_id, started)))
@@ -176,3 +179,4 @@ class Snapshots:
         if batch is not None:
             capture.take(batch)
         capture.set_state(due, State.STREAMING)
+        return batch is not None

@@ -92,7 +92,8 @@ class Changes:
         uncarried: dict[str, pa.BinaryArray] = {}
         if self._lacking:
             lacking = pa.concat_arrays(self._lacking)
-            names = [name for name in pc.unique(lacking.flatten()).to_pylist() if name in self.table.names]
+            others = set(self.table.names) - set(self.table.key)
+            names = [name for name in pc.unique(lacking.flatten()).to_pylist() if name in others]
             uncarried = {name: _always(updated, lacking, name) for name in names}
         partial = pa.concat_arrays([*uncarried.values(), pa.array([], pa.binary())])
         gone = [
