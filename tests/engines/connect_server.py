@@ -66,7 +66,7 @@ class ConnectServer:
             stderr=self._log,
             cwd=Path(__file__).resolve().parents[2],
             # Other processes clear old logs out of the common cache folder.
-            env={**os.environ, "CDC_JARS": str(jars_folder()), "XDG_CACHE_HOME": str(log.parent)},
+            env={**without_spark(), "CDC_JARS": str(jars_folder()), "XDG_CACHE_HOME": str(log.parent)},
             # A session of its own: a Ctrl-C must not reach the JVM before the tests are done with it.
             start_new_session=True,
         )
@@ -112,6 +112,11 @@ class ConnectServer:
             raise RunFailed(f"the Spark process ended with {self._process.wait(10)}; see {self._log.name}")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def without_spark() -> dict[str, str]:
+    """The environment without what a Spark session in this process has left there for its own workers."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
 
 
 def _serve() -> None:

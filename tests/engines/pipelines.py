@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pyarrow as pa
 import yaml
 from deltalake import DeltaTable
 
-from tests.engines.connect_server import ConnectServer, Outcome, RunFailed
+from tests.engines.connect_server import ConnectServer, Outcome, RunFailed, without_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,7 +79,7 @@ class PipelineUnderTest:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **spark, "PYTHONFAULTHANDLER": "1", **environment},
+            env={**without_spark(), **spark, "PYTHONFAULTHANDLER": "1", **environment},
             start_new_session=True,
         )
 
