@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,46 +53,41 @@ def append(
         return
     written = int(time.time() * 1000)
 
-    def write(part: Part) -> NewFile:
-        return _write(path, _row_groups(part, rows, held, batch, written), held)
+    def write(part: Part, place: Path) -> NewFile:
+        return _write(place, _row_groups(part, rows, held, batch, written), held)
 
-    files: list[NewFile] = []
-    try:
+    places = [Path(path) / f"part-{uuid.uuid4()}.zstd.parquet" for _ in parts]
+    with ExitStack() as undo:
+        for place in places:
+            undo.callback(place.unlink, missing_ok=True)
         with ThreadPoolExecutor(THREADS, "cdc-parquet") as pool:
-            for file in pool.map(write, parts):
-                files.append(file)
-        taken = delta_direct.add_files(path, files, txn, metadata)
-    except BaseException:
-        _forget(path, files)
-        raise
-    if not taken:
-        _forget(path, files)
+            files = list(pool.map(write, parts, places))
+        # From here on a commit may name them, even if it seems to have failed: they stay (VACUUM takes what
+        # no version names), unless the table surely has the batch already.
+        undo.pop_all()
+    if not delta_direct.add_files(path, files, txn, metadata):
+        for place in places:
+            place.unlink(missing_ok=True)
 
 
-def _write(path: str, groups: Iterator[pa.Table], schema: pa.Schema) -> NewFile:
-    name = f"part-{uuid.uuid4()}.zstd.parquet"
-    place = Path(path) / name
+def _write(place: Path, groups: Iterator[pa.Table], schema: pa.Schema) -> NewFile:
     count = 0
     low: dict[str, int] = {}
     high: dict[str, int] = {}
-    try:
-        # Change data is nearly unique: dictionaries cost a quarter of the time and are thrown away.
-        with pq.ParquetWriter(
-            place, schema, compression="zstd", use_dictionary=False, write_statistics=list(STATISTICS)
-        ) as writer:
-            for group in groups:
-                writer.write_table(group, row_group_size=group.num_rows)
-                count += group.num_rows
-                for column in STATISTICS:
-                    bounds = pc.min_max(group.column(column)).as_py()
-                    low[column] = min(bounds["min"], low.get(column, bounds["min"]))
-                    high[column] = max(bounds["max"], high.get(column, bounds["max"]))
-    except BaseException:
-        place.unlink(missing_ok=True)
-        raise
+    # Change data is nearly unique: dictionaries cost a quarter of the time and are thrown away.
+    with pq.ParquetWriter(
+        place, schema, compression="zstd", use_dictionary=False, write_statistics=list(STATISTICS)
+    ) as writer:
+        for group in groups:
+            writer.write_table(group, row_group_size=group.num_rows)
+            count += group.num_rows
+            for column in STATISTICS:
+                bounds = pc.min_max(group.column(column)).as_py()
+                low[column] = min(bounds["min"], low.get(column, bounds["min"]))
+                high[column] = max(bounds["max"], high.get(column, bounds["max"]))
     nulls = dict.fromkeys(STATISTICS, 0)
     stats = {"numRecords": count, "minValues": low, "maxValues": high, "nullCount": nulls}
-    return NewFile(name, place.stat().st_size, json.dumps(stats))
+    return NewFile(place.name, place.stat().st_size, json.dumps(stats))
 
 
 def _row_groups(part: Part, rows: pa.Schema, held: pa.Schema, batch: int, written: int) -> Iterator[pa.Table]:
@@ -126,9 +122,3 @@ def _envelope(rows: pa.RecordBatch, held: pa.Schema, batch: int, written: int) -
     }
     arrays = [cast(columns[field.name], field.type) for field in held]
     return pa.RecordBatch.from_arrays(arrays, schema=held)
-
-
-def _forget(path: str, files: Sequence[NewFile]) -> None:
-    """Files that no commit names."""
-    for file in files:
-        (Path(path) / file.name).unlink(missing_ok=True)

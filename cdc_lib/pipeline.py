@@ -239,7 +239,7 @@ class ApplyConfig(_Section):
     """How bronze becomes silver."""
 
     mode: Annotated[Literal["merge"], BeforeValidator(_apply_mode)] = Field(
-        default="merge", description="merge: changes are merged into silver after every batch."
+        default="merge", description="merge: changes are merged into silver by the run itself."
     )
 
 

@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -231,13 +232,12 @@ def read_chunk(reading: Reading, pieces: ReadsPieces, batch: ReadBatch, chunk: C
 
 
 def _finished(batch: ReadBatch, futures: list[Future[None]]) -> ReadBatch:
-    try:
+    with ExitStack() as undo:
+        undo.callback(batch.stage.discard)
         for future in futures:
             future.result()
-    except BaseException:
-        batch.stage.discard()
-        raise
-    batch.stage.close()
+        batch.stage.close()
+        undo.pop_all()
     return batch
 
 

@@ -84,8 +84,8 @@ class Runner:
         return self._reported("capture", lambda: self._capture(silver=False))
 
     def snapshot(self, tables: Sequence[str] = ()) -> RunResult:
-        """Take tables again in one consistent view, the log first exactly up to it, and go on. Taking all of
-        them is also the way on when the log no longer joins up with what is captured.
+        """Read tables again, whole, beside their changes, and go on. Taking all of them is also the way on
+        when the log no longer joins up with what is captured.
 
         :param tables: source names, ``schema.table``; none means all.
         """

@@ -19,7 +19,7 @@ from cdc_lib.reading import ReadAhead, ReadBatch, chunk_batches
 from cdc_lib.schema import TableId
 from cdc_lib.snapshot.incremental import window_batches
 from cdc_lib.source import Chunk, SnapshotSpec
-from cdc_lib.sweeping import swept
+from cdc_lib.sweeping import emptied, swept
 
 if TYPE_CHECKING:
     from cdc_lib.capture import Capture
@@ -103,9 +103,19 @@ class Snapshots:
                 capture.progress.phase("snapshot")
             plan = {entry.table_id: session.chunks(entry.id) for entry in waiting}
             capture.control.chunks.plan(plan)
+            self._empty_without_key(waiting)
             every = [chunk for chunks in plan.values() for chunk in chunks]
             batches = chunk_batches(capture.reading(), session, every, capture.standing.batch + 1)
             self._commit(batches, waiting, plan)
+
+    def _empty_without_key(self, waiting: Sequence[CapturedTable]) -> None:
+        """Else their rows would stand beside those of an earlier reading, whole or broken off."""
+        capture = self._capture
+        again = [entry for entry in waiting if entry.table is not None and not entry.table.key]
+        if again:
+            position = capture.standing.position
+            assert position is not None
+            capture.take(emptied(capture.reading(), again, position, capture.standing.batch + 1))
 
     # -- piece by piece
 

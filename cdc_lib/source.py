@@ -88,66 +88,17 @@ class SnapshotSpec:
     keep: bool = True
 
 
-class SnapshotSession(ABC):
-    """One consistent view of some tables at one log position; a context manager.
-
-    ``position``: the view holds exactly the transactions up to it; the log after it has all others.
-    """
-
-    position: Position
+class TableSession(ABC):
+    """Reads whole tables in pieces; a context manager."""
 
     @abstractmethod
     def table(self, table: TableId) -> Table:
-        """The structure under which :meth:`rows` gives rows; it cannot change while the session is open."""
+        """The structure of a table: in one view, that of the view; else, as of now."""
 
     @abstractmethod
     def chunks(self, table: TableId) -> list[Chunk]:
-        """Pieces that together cover the table exactly once."""
-
-    @abstractmethod
-    def rows(self, chunk: Chunk) -> Iterator[ChangeBatch]:
-        """Rows of a chunk as ``op`` ``r``; ordinals start at 0. Called from several threads at once."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the view and its connections; idempotent."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class PieceRefused(RetryLater):
-    """What was read of a table cannot be used: its structure is not the one expected. Read it again."""
-
-
-class IncrementalSession(ABC):
-    """Pieces of tables, each read in a view of its own while changes flow; a context manager.
-
-    Takes no lock that stops writers. A piece is never read while the table's structure changes.
-    """
-
-    @abstractmethod
-    def table(self, table: TableId) -> Table:
-        """The table's structure as of now."""
-
-    @abstractmethod
-    def chunks(self, table: TableId) -> list[Chunk]:
-        """Ranges of the table's key that together cover every row it has or will have. One range where the
-        server cannot order the keys."""
-
-    @abstractmethod
-    def rows(self, chunk: Chunk, after: Position, expected: Table) -> Iterator[ChangeBatch]:
-        """Rows of a piece as ``op`` ``r`` at position ``after``, in one view that shows every transaction
-        that committed up to there, and maybe later ones; ordinals start at 0. Called from several threads.
-
-        :raises PieceRefused: the table does not have the structure ``expected``.
-        :raises RetryLater: a transaction up to ``after`` stays invisible.
-        """
+        """Pieces that together cover the table exactly once, and every row that it will have where changes go
+        on. By ranges of the key; one piece where the server cannot order it."""
 
     @abstractmethod
     def close(self) -> None:
@@ -160,6 +111,39 @@ class IncrementalSession(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class SnapshotSession(TableSession):
+    """One consistent view of some tables at one log position; structures cannot change while it is open.
+
+    ``position``: the view holds exactly the transactions up to it; the log after it has all others.
+    """
+
+    position: Position
+
+    @abstractmethod
+    def rows(self, chunk: Chunk) -> Iterator[ChangeBatch]:
+        """Rows of a chunk as ``op`` ``r``; ordinals start at 0. Called from several threads at once."""
+
+
+class PieceRefused(RetryLater):
+    """What was read of a table cannot be used: its structure is not the one expected. Read it again."""
+
+
+class IncrementalSession(TableSession):
+    """Pieces of tables, each read in a view of its own while changes flow.
+
+    Takes no lock that stops writers. A piece is never read while the table's structure changes.
+    """
+
+    @abstractmethod
+    def rows(self, chunk: Chunk, after: Position, expected: Table) -> Iterator[ChangeBatch]:
+        """Rows of a piece as ``op`` ``r`` at position ``after``, in one view that shows every transaction
+        that committed up to there, and maybe later ones; ordinals start at 0. Called from several threads.
+
+        :raises PieceRefused: the table does not have the structure ``expected``.
+        :raises RetryLater: a transaction up to ``after`` stays invisible.
+        """
 
 
 class LogReader(ABC):

@@ -7,7 +7,7 @@ hold rows that the source no longer has; the snapshot did not see them, so none 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,25 @@ def swept(
     if batch.empty:
         batch.stage.discard()
         return None
+    return batch
+
+
+def emptied(reading: Reading, entries: Sequence[CapturedTable], position: Position, number: int) -> ReadBatch:
+    """A truncate of each table, staged as a batch at ``position``: it stands before rows that are read again
+    and cannot be told from those that are there."""
+    batch = ReadBatch(reading.stage(number), position, position)
+    source = reading.source.source_type
+    for entry in entries:
+        assert entry.table is not None
+        row = {
+            "op": Op.TRUNCATE.value,
+            "source": _source(source),
+            "position": position.sort_key,
+            "ordinal": 0,
+        }
+        rows = pa.RecordBatch.from_pylist([row], change_schema(entry.table, source))
+        batch.stage.add_chunk(entry.table_id, ChangeBatch(entry.table, rows), VANISHED)
+    batch.stage.close()
     return batch
 
 

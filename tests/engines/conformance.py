@@ -561,6 +561,22 @@ class Conformance:
         silver = silver_rows(pipeline, f"{database.schema}_named")
         assert [row["code"][1] for row in silver] == ["c"]
 
+    @pytest.mark.timeout(600)
+    def test_a_table_without_a_key_that_is_taken_again(
+        self, database: EngineDatabase, make: Callable[..., PipelineUnderTest]
+    ) -> None:
+        """Its rows cannot be told apart, so those of the first reading must go before they come again."""
+        database.execute("CREATE TABLE t (n INTEGER)", "INSERT INTO t VALUES (1), (1), (2)")
+        pipeline = make(database)
+        pipeline.run()
+        database.execute("INSERT INTO t VALUES (1), (3)")
+        for _ in range(2):
+            pipeline.run("snapshot", [f"{database.schema}.t"])
+            assert_same_bag(pipeline, database, "t")
+        database.execute("INSERT INTO t VALUES (4)")
+        pipeline.run()
+        assert_same_bag(pipeline, database, "t")
+
     # -- under load
 
     @pytest.mark.timeout(900)

@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -81,21 +81,29 @@ class PostgresSnapshot(SnapshotSession):
         :raises FixConfiguration: a table does not exist.
         """
         deadline = time.monotonic() + CREATE_SECONDS
-        while True:
-            try:
-                self.lock()
-                self.create_view()
-                self._describe()
-                return
-            except HeldUp:
-                # It wants to truncate or alter a table that we hold: let it, and begin anew.
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            while not self._opened():
+                # Somebody wants to truncate or alter a table that we hold: let them, and begin anew.
                 self.close()
                 if time.monotonic() > deadline:
-                    raise
+                    raise RetryLater(
+                        "the snapshot cannot be opened",
+                        why="transactions that have written wait, time and again, for tables that we lock",
+                        remedy="run again when they have ended",
+                    )
                 time.sleep(0.2)
-            except BaseException:
-                self.close()
-                raise
+            undo.pop_all()
+
+    def _opened(self) -> bool:
+        """Whether locks and view were had together."""
+        try:
+            self.lock()
+            self.create_view()
+        except HeldUp:
+            return False
+        self._describe()
+        return True
 
     def lock(self) -> None:
         """Hold every table against DDL until the session is closed, on every connection."""
