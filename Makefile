@@ -25,9 +25,11 @@ setup: $(STAMP)  ## virtual environment, Java and Spark's JARs; does nothing whe
 demo: $(STAMP)  ## a shop database under live writes, through to silver, compared row by row
 	@$(VENV)/bin/cdc demo --folder "$(FOLDER)"
 
-test: $(STAMP)  ## the default test run
+# Two at a time, each with servers and Spark of its own; the tests of a class or module stay together. What
+# ARGS selects runs one at a time.
+test: $(STAMP)  ## the default test run, or what ARGS="..." selects
 	@export JAVA_HOME="$$($(PY) -m cdc_lib.java)"
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(or $(ARGS),-n 2 --dist loadscope --no-loadscope-reorder)
 
 lint: $(STAMP)  ## ruff and mypy --strict
 	@$(PY) -m ruff check .

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from benchmarks.__main__ import main
+from tests.engines.connect_server import without_spark
 
 
 @pytest.mark.timeout(300)
-def test_a_backlog_is_measured_verified_and_reported(tmp_path: Path) -> None:
+def test_a_backlog_is_measured_verified_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in os.environ.keys() - without_spark().keys():
+        monkeypatch.delenv(name)
     results, document = tmp_path / "results", tmp_path / "benchmarks.md"
     small = ["--rows", "2000", "--rounds", "1", "--cold-rounds", "0", "--discard", "0"]
     places = ["--folder", str(tmp_path / "work"), "--results", str(results), "--docs", str(document)]
