@@ -98,8 +98,8 @@ class Applier:
             self._stop_silver(entry, str(error), upto)
             return str(entry.id), 0
         progress.rows(str(entry.id), "silver", outcome.rows)
-        if outcome.unavailable and entry.state.state is not State.SNAPSHOT:
-            self._report_unavailable(entry, outcome.unavailable, upto)
+        if outcome.unavailable and entry.state.state is State.STREAMING:
+            self.report_unavailable(entry, outcome.unavailable, upto)
         reach("silver.merged.one")
         return str(entry.id), outcome.rows
 
@@ -108,6 +108,12 @@ class Applier:
         if entry.table is None or not entry.table.key:
             return pa.table({})
         return silver.older(self._lake, self._target(entry), batch)
+
+    def incomplete(self, entry: CapturedTable) -> pa.Table:
+        """Keys of the living rows of silver with values that are not known."""
+        if entry.table is None or not entry.table.key:
+            return pa.table({})
+        return silver.incomplete(self._lake, self._target(entry))
 
     def refresh(self, table_id: str) -> None:
         """The table's structure changed: look at its silver table again before the next merge."""
@@ -124,7 +130,8 @@ class Applier:
             since=dict(entry.since),
         )
 
-    def _report_unavailable(self, entry: CapturedTable, rows: int, batch: int) -> None:
+    def report_unavailable(self, entry: CapturedTable, rows: int, batch: int) -> None:
+        """Note that silver has rows whose values are not all known."""
         self._control.incidents.add(
             Incident(
                 kind="value not known",

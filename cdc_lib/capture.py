@@ -35,6 +35,7 @@ from cdc_lib.progress import Progress
 from cdc_lib.reading import ReadAhead, ReadBatch, Reading, log_batches
 from cdc_lib.recomputed import report_recomputed
 from cdc_lib.schema import TableId
+from cdc_lib.settling import Settling
 from cdc_lib.snapshotting import Snapshots
 from cdc_lib.source import Source
 
@@ -86,6 +87,7 @@ class Capture:
         self.silver = silver
         self._wanted = retake
         self._snapshots = Snapshots(self)
+        self._settling = Settling(self)
         self._applied_at = time.monotonic()
         self.tables: list[TableId] = []
         self._mode = context.pipeline.source["snapshot.mode"]
@@ -148,7 +150,8 @@ class Capture:
             self.stream_to(self.source.span().newest)
             self._snapshots.take_waiting()
         self._apply()
-        if self._snapshots.sweep():
+        while self._settling.step():
+            self._snapshots.take_waiting()
             self._apply()
         self.context.check_stop()
 
@@ -297,6 +300,13 @@ class Capture:
         )
 
     # -- steps 5 to 8
+
+    def take_window(self, batch: ReadBatch) -> None:
+        """:meth:`take` for a window, in which nothing may have happened."""
+        if batch.empty:
+            self.standing.position = batch.upto
+        else:
+            self.take(batch)
 
     def take(self, batch: ReadBatch) -> None:
         """Seal, append and commit a staged batch; apply what is committed now and then."""

@@ -19,7 +19,7 @@ from cdc_lib.reading import ReadAhead, ReadBatch, chunk_batches
 from cdc_lib.schema import TableId
 from cdc_lib.snapshot.incremental import window_batches
 from cdc_lib.source import Chunk, SnapshotSpec
-from cdc_lib.sweeping import emptied, swept
+from cdc_lib.sweeping import emptied
 
 if TYPE_CHECKING:
     from cdc_lib.capture import Capture
@@ -150,43 +150,22 @@ class Snapshots:
             rows = [chunk.rows for chunk in plan[entry.table_id]]
             known = None if None in rows else sum(count or 0 for count in rows)
             capture.progress.snapshot_planned(str(entry.id), known, len(rows))
-        again = {entry.table_id for entry in waiting if entry.table is not None}
+        unsettled = {entry.table_id for entry in waiting if entry.table is not None}
         left = {table_id: {chunk.number for chunk in chunks} for table_id, chunks in plan.items()}
         with ReadAhead(batches) as ahead:
             for batch in ahead:
                 reach("chunks.staged")
-                done = {table.table_id: table.chunks for table in batch.stage.tables.values()}
-                if batch.empty:
-                    capture.standing.position = batch.upto
-                else:
-                    capture.take(batch)
+                staged = batch.stage.contents().tables
+                done = {table.table_id: table.chunks for table in staged}
+                unsettled |= {table.table_id for table in staged if table.facts.lacking_moves}
+                capture.take_window(batch)
                 if self._planned_anew:
                     return
                 for table_id, finished in done.items():
                     left.get(table_id, set()).difference_update(finished)
                 read = [entry for entry in waiting if not left[entry.table_id]]
-                capture.set_state([entry for entry in read if entry.table_id in again], State.SWEEP)
-                capture.set_state([entry for entry in read if entry.table_id not in again], State.STREAMING)
+                for entry in read:
+                    whole = State.SETTLE if entry.table_id in unsettled else State.STREAMING
+                    capture.set_state([entry], whole)
                 capture.context.check_stop()
         capture.context.check_stop()
-
-    def sweep(self) -> bool:
-        """Delete the rows of silver that a snapshot of their table did not see; after it was applied.
-
-        :returns: whether there were any, which are now in bronze.
-        """
-        capture = self._capture
-        position = capture.standing.position
-        due = [entry for entry in capture.standing.captured if entry.state.state is State.SWEEP]
-        if not due or not capture.silver or position is None:
-            return False
-        chunks, started = capture.control.chunks, capture.control.watermarks.started()
-        gone = (
-            (entry, capture.applier.older(entry, chunks.first_batch(entry.table_id, started)))
-            for entry in due
-        )
-        batch = swept(capture.reading(), gone, position, capture.standing.batch + 1)
-        if batch is not None:
-            capture.take(batch)
-        capture.set_state(due, State.STREAMING)
-        return batch is not None

@@ -65,7 +65,9 @@ class Chunk:
     """A part of a table that is read in one go.
 
     ``lower`` (inclusive) and ``upper`` (exclusive) bound the key, one text per key column in the server's
-    own spelling; None is open. ``rows`` is an estimate.
+    own spelling; None is open. ``rows`` is an estimate. ``keys``, where given, names the rows instead: a
+    column for each of the key, as bronze and silver hold it. A key that the engine cannot look up in that
+    form finds no row.
     """
 
     table: TableId
@@ -73,6 +75,7 @@ class Chunk:
     lower: tuple[str, ...] | None = None
     upper: tuple[str, ...] | None = None
     rows: int | None = None
+    keys: pa.Table | None = None
 
 
 @dataclass(frozen=True)

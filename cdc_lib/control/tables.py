@@ -18,9 +18,9 @@ class State(str, Enum):
     SNAPSHOT = "snapshot"
     """To be read whole. Set when a run first sees the table, by a signal, by ``cdc snapshot``, and when a
     change of its structure gave old rows new values."""
-    SWEEP = "sweep"
-    """Read whole once more; rows of silver that this did not see are still to be deleted. Captured as in
-    ``streaming``."""
+    SETTLE = "settle"
+    """Read whole. Once silver has that, its rows that vanished from the source are deleted and those with
+    values that nobody said are read by their keys (``settling``). Captured as in ``streaming``."""
     STREAMING = "streaming"
     """Its changes are captured and applied. Set when all chunks of its snapshot are committed, or at first
     sight if the snapshot mode takes none."""
@@ -39,7 +39,7 @@ class TableState:
     source_table: Annotated[str, Stored("STRING", "name of the table in the source")]
     bronze: Annotated[str, Stored("STRING", "name of its table in the bronze schema")]
     silver: Annotated[str, Stored("STRING", "name of its table in the silver schema")]
-    state: Annotated[State, Stored("STRING", "snapshot, sweep, streaming or bronze_only")]
+    state: Annotated[State, Stored("STRING", "snapshot, settle, streaming or bronze_only")]
     reason: Annotated[str, Stored("STRING", "why it is in this state, if something is wrong")] = ""
     remedy: Annotated[str, Stored("STRING", "what to do about it")] = ""
     updated_at: Annotated[datetime, Stored("TIMESTAMP", "when the row was last written")] = field(

@@ -13,7 +13,7 @@ from cdc_lib.delta import Lake
 from cdc_lib.facts import Facts
 from cdc_lib.silver.table import Applied, KeylessUpdate, SilverTable, ensure
 
-__all__ = ["Applied", "KeylessUpdate", "SilverTable", "applied", "apply", "ensure", "older"]
+__all__ = ["Applied", "KeylessUpdate", "SilverTable", "applied", "apply", "ensure", "incomplete", "older"]
 
 
 def apply(
@@ -43,6 +43,13 @@ def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
     from cdc_lib.silver import merging
 
     return merging.older(lake, target, batch)
+
+
+def incomplete(lake: Lake, target: SilverTable) -> pa.Table:
+    """Keys, in their order, of the living rows that list columns as not known; empty if there are none."""
+    from cdc_lib.silver import merging
+
+    return merging.incomplete(lake, target)
 
 
 def applied(lake: Lake, target: SilverTable) -> int | None:

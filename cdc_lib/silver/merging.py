@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lib import bronze
@@ -73,10 +73,25 @@ def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
     """See :func:`cdc_lib.silver.older`."""
     if not lake.exists(target.silver):
         return pa.table({})
-    rows = lake.table(target.silver).where(F.col(SEQUENCE) < batch << 32)
+    return _keys(lake, target, F.col(SEQUENCE) < batch << 32)
+
+
+def incomplete(lake: Lake, target: SilverTable) -> pa.Table:
+    """See :func:`cdc_lib.silver.incomplete`."""
+    if not lake.exists(target.silver) or UNAVAILABLE not in {
+        each.name for each in lake.fields(target.silver)
+    }:
+        return pa.table({})
+    return _keys(lake, target, F.size(UNAVAILABLE) > 0)
+
+
+def _keys(lake: Lake, target: SilverTable, which: Column) -> pa.Table:
+    """Keys of the living rows that meet a condition, in order."""
+    rows = lake.table(target.silver).where(which)
     if target.soft:
         rows = rows.where(F.col(DELETED_AT).isNull())
-    found: pa.Table = rows.select(*map(quoted, target.table.key)).toArrow()
+    key = [F.col(quoted(name)) for name in target.table.key]
+    found: pa.Table = rows.select(*key).sort(*key).toArrow()
     return found
 
 

@@ -59,6 +59,21 @@ def killed_with_its_jvm(pipeline: PipelineUnderTest, fault: str) -> None:
     assert _reached(log) == [fault.partition(":")[0]]
 
 
+def paused(pipeline: PipelineUnderTest, point: str, verb: str = "capture") -> subprocess.Popen[str]:
+    """A run that stands still at a point, alive and with its lease."""
+    log = pipeline.folder / "reached"
+    process = pipeline.start(verb, CDC_FAULT=point, CDC_FAULT_LOG=str(log), CDC_FAULT_ACTION="stop")
+    wait_until_stopped(process)
+    return process
+
+
+def woken(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Let it go on; its exit code and what it says."""
+    process.send_signal(signal.SIGCONT)
+    output, _ = process.communicate(timeout=SECONDS)
+    return process.returncode, output
+
+
 def wait_until_stopped(process: subprocess.Popen[str]) -> None:
     """Wait until a fault's SIGSTOP has arrived."""
     for _ in range(SECONDS * 10):

@@ -13,9 +13,7 @@ from tests.engines.connect_server import without_spark
 
 
 @pytest.mark.timeout(300)
-def test_a_backlog_is_measured_verified_and_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backlog_is_measured_verified_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ.keys() - without_spark().keys():
         monkeypatch.delenv(name)
     results, document = tmp_path / "results", tmp_path / "benchmarks.md"

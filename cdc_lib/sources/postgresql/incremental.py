@@ -20,7 +20,7 @@ from cdc_lib.pipeline import SourceConfig
 from cdc_lib.position import Position
 from cdc_lib.schema import Table, TableId
 from cdc_lib.source import Chunk, IncrementalSession, PieceRefused, SnapshotSpec
-from cdc_lib.sources.postgresql import catalog, chunks
+from cdc_lib.sources.postgresql import catalog, chunks, keys
 from cdc_lib.sources.postgresql.connection import connect, execute
 from cdc_lib.sources.postgresql.copying import CopyStream
 from cdc_lib.sources.postgresql.errors import translated
@@ -74,7 +74,10 @@ class PostgresIncremental(IncrementalSession):
             decoder = RowDecoder(expected, columns, after, time.time_ns() // 1000, MARKER)
             oids = [attribute.type_oid for attribute in relation.attributes]
             special = frozenset(catalog.text_forms(connection, oids))
-            condition = chunks.cut_of(connection, relation).condition(chunk)
+            if chunk.keys is None:
+                condition = chunks.cut_of(connection, relation).condition(chunk)
+            else:
+                condition = keys.condition(relation, types, chunk.keys)
             query = copy_query(connection, relation, expected.names, special, condition)
             with CopyStream(connection, query, f"{chunk.table} cannot be read") as stream:
                 for received in stream:

@@ -7,8 +7,6 @@ compares silver with the source.
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,38 +71,23 @@ def case(recording_postgres: EmbeddedPostgres, make_pipeline: MakePipeline) -> I
         yield Case(database, pipeline)
 
 
-def paused(case: Case, point: str) -> subprocess.Popen[str]:
-    """A capture that stands still at a point, alive and with its lease."""
-    log = case.pipeline.folder / "reached"
-    process = case.pipeline.start("capture", CDC_FAULT=point, CDC_FAULT_LOG=str(log), CDC_FAULT_ACTION="stop")
-    kill.wait_until_stopped(process)
-    return process
-
-
-def woken(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Let it go on; its exit code and what it says."""
-    process.send_signal(signal.SIGCONT)
-    output, _ = process.communicate(timeout=kill.SECONDS)
-    return process.returncode, output
-
-
 def test_two_runners_at_once(case: Case) -> None:
-    first = paused(case, "log.staged")
+    first = kill.paused(case.pipeline, "log.staged")
     second = case.pipeline.attempt("capture")
     case.assert_ends_with(second, "RetryLater", 3, "another runner", str(first.pid))
-    code, output = woken(first)
+    code, output = kill.woken(first)
     assert code == 0, output
     case.assert_good()
 
 
 def test_sessions_that_the_server_ends(case: Case) -> None:
-    process = paused(case, "released")
+    process = kill.paused(case.pipeline, "released")
     case.database.database.rows(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = %s AND pid <> pg_backend_pid()",
         (case.database.name,),
     )
-    code, output = woken(process)
+    code, output = kill.woken(process)
     assert code == 3, output
     assert "to do: " in output
     assert case.password not in output
@@ -114,10 +97,10 @@ def test_sessions_that_the_server_ends(case: Case) -> None:
 def test_a_server_that_stops_and_comes_back(case: Case) -> None:
     server = case.database.database.server
     assert isinstance(server, EmbeddedPostgres)
-    process = paused(case, "log.staged")
+    process = kill.paused(case.pipeline, "log.staged")
     server.stop("immediate")
     try:
-        code, output = woken(process)
+        code, output = kill.woken(process)
         # What was staged before is committed without the server; the next question to it fails.
         assert code in (0, 3), output
         away = case.pipeline.attempt("capture")

@@ -7,7 +7,6 @@ bring bronze to the true history, which the server's triggers recorded, and silv
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 
 import pytest
@@ -85,21 +84,17 @@ def test_a_paused_runner_that_wakes_up_after_another_took_over(
     pipeline = make_pipeline(recorded_database, {**LIMITS, "lease_seconds": 3})
     pipeline.run("capture")
     with Workload(recorded_database, seed=len(point)):
-        log = pipeline.folder / "reached"
-        paused = pipeline.start("capture", CDC_FAULT=point, CDC_FAULT_LOG=str(log), CDC_FAULT_ACTION="stop")
-        kill.wait_until_stopped(paused)
+        paused = kill.paused(pipeline, point)
         early = pipeline.attempt("capture")
         time.sleep(4)
         pipeline.run("capture")
-        paused.send_signal(signal.SIGCONT)
-        output, _ = paused.communicate(timeout=kill.SECONDS)
-    assert log.read_text(encoding="utf-8").split() == [point]
+        code, output = kill.woken(paused)
     assert early.error in ("RetryLater", ""), "it waits for the lease, unless that ran out meanwhile"
     if point == "committed":
         # Its batch was whole before the pause. Whether it notices depends on whether it had more to do.
-        assert paused.returncode in (0, 3), output
+        assert code in (0, 3), output
     else:
-        assert paused.returncode == 3, output
+        assert code == 3, output
         assert "lease" in output or "another runner" in output, output
     pipeline.run()
     assert_nothing_lost(pipeline, recorded_database)

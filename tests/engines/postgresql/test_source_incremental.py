@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from cdc_lib.embedded import EmbeddedPostgres
@@ -163,6 +164,62 @@ def test_pieces_by_text_key_cover_keys_that_come_later(database: Database) -> No
             for row in batch.rows.column("after").to_pylist()
         ]
     assert len(found) == len(set(found)) == 20_004
+
+
+KEY = {
+    "flag": ("boolean", "true"),
+    "number": ("bigint", "-9007199254740993"),
+    "amount": ("numeric(12,2)", "12.50"),
+    "ratio": ("double precision", "0.1"),
+    "name": ("text", "'it''s \\ \"quoted\" Ä'"),
+    "padded": ("char(5)", "'ab'"),
+    "day": ("date", "'2024-02-29'"),
+    "at": ("timestamp", "'2024-02-29 12:00:00.000001'"),
+    "zoned": ("timestamptz", "'2024-02-29 12:00:00.000001+05:30'"),
+    "token": ("uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'"),
+    "bytes": ("bytea", "'\\x00ff5c'"),
+    "network": ("inet", "'10.0.0.1'"),
+    "custom": ("positive", "5"),
+}
+
+
+def test_rows_are_found_by_their_keys_as_silver_holds_them(database: Database) -> None:
+    columns = ", ".join(f'"{name}" {kind}' for name, (kind, _) in KEY.items())
+    values = ", ".join(value for _, value in KEY.values())
+    names = ", ".join(f'"{name}"' for name in KEY)
+    database.execute(
+        "CREATE DOMAIN positive AS integer CHECK (VALUE > 0)",
+        f"CREATE TABLE t ({columns}, id int, PRIMARY KEY ({names}, id))",
+        f"INSERT INTO t SELECT {values}, i FROM generate_series(1, 3) i",
+    )
+    with streaming(database) as (source, start), source.incremental(spec(T)) as session:
+        assert isinstance(start, PostgresPosition)
+        (rows,) = [batch.rows for batch in session.rows(Chunk(T, 0), start, session.table(T))]
+        held = pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows.column("after"))])
+        keys = held.select([*KEY, "id"])
+        assert ids(session, start, Chunk(T, 1, keys=keys.slice(1, 2))) == [2, 3]
+        assert ids(session, start, Chunk(T, 1, keys=keys.slice(0, 0))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "properties"),
+    [
+        ("timestamp", "'2024-02-29 12:00:00'", {"time_precision_mode": "adaptive"}),
+        ("bytea", "'\\xff'", {"binary_handling_mode": "base64"}),
+    ],
+)
+def test_keys_in_a_form_that_the_server_does_not_read_find_nothing(
+    database: Database, kind: str, value: str, properties: dict[str, str]
+) -> None:
+    database.execute(
+        f"CREATE TABLE t (k {kind}, id int, PRIMARY KEY (k, id))", f"INSERT INTO t VALUES ({value}, 1)"
+    )
+    config = {name.replace("_", "."): given for name, given in properties.items()}
+    with streaming(database, **config) as (source, start), source.incremental(spec(T)) as session:
+        assert isinstance(start, PostgresPosition)
+        (rows,) = [batch.rows for batch in session.rows(Chunk(T, 0), start, session.table(T))]
+        keys = pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows.column("after"))])
+        assert ids(session, start, Chunk(T, 1, keys=keys)) == []
 
 
 def test_a_table_whose_rows_cannot_be_ordered_is_one_piece(database: Database) -> None:
