@@ -330,10 +330,17 @@ class Lake:
         """The newest transaction version of an application; None if none, or unreadable (in a catalog)."""
         return None if ref.path is None else direct.transaction_version(ref.path, app_id)
 
-    def register(self) -> None:
-        """Make the tables under a path known by name in the session's catalog (``schema.table``)."""
-        if self._target.path is None:
+    def create_view(self, ref: TableRef, query: str) -> None:
+        """Create or replace a view in a catalog, unless a table has its name."""
+        if self.exists(ref) and self.spark.catalog.getTable(ref.sql).tableType != "VIEW":
             return
+        self.execute(f"CREATE OR REPLACE VIEW {ref.sql} AS {query}")
+
+    def register(self) -> list[TableRef]:
+        """Make the tables under a path known by name in the session's catalog, as what is returned."""
+        if self._target.path is None:
+            return []
+        named = []
         root = Path(self._target.path).absolute()
         for layer in LAYERS:
             schema = getattr(self._target, layer)
@@ -341,6 +348,8 @@ class Lake:
             self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)} LOCATION {location}").collect()
             for folder in sorted((root / schema).glob("*/_delta_log")):
                 self._register(quoted(schema), folder.parent)
+                named.append(TableRef(layer, folder.parent.name, None, None, schema))
+        return named
 
     def _register(self, schema: str, folder: Path) -> None:
         name = f"{schema}.{quoted(folder.name)}"

@@ -39,10 +39,12 @@ class Survey:
 
 @dataclass(frozen=True)
 class Shape:
-    """The table, how its deletes are kept, and what the survey found: all that the reduction depends on."""
+    """The table, whether deleted rows (``soft``) or all versions (``history``) are kept, and what the survey
+    found: all that the reduction depends on."""
 
     table: Table
     soft: bool = False
+    history: bool = False
     since: Mapping[str, int] = field(default_factory=dict)
     survey: Survey = field(default_factory=Survey)
 
@@ -153,7 +155,7 @@ def events(rows: DataFrame, shape: Shape) -> DataFrame:
     and text of the others, NULL where this row does not carry the column.
     """
     kept = rows.where(F.col("op") != "t")
-    if shape.survey.truncates and not shape.soft:
+    if shape.survey.truncates and not (shape.soft or shape.history):
         kept = kept.where(F.col("_sequence") > shape.survey.truncates[-1].sequence)
     return kept.select(
         _key(shape).alias("k"),

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ from tests.engines.canonical import Text, of_delta, of_server
 from tests.engines.connect_server import ConnectServer
 from tests.engines.pipelines import PipelineUnderTest
 
-META = ("__sequence", "__committed_at", "__deleted_at", "__unavailable", "__special")
+META = (
+    *("__sequence", "__committed_at", "__deleted_at", "__unavailable", "__special"),
+    *("__START_AT", "__END_AT", "__ended_at"),
+)
 
 
 @dataclass(frozen=True)
@@ -108,13 +112,14 @@ SilverRow = Mapping[str, tuple[pa.DataType, Text, Text]]
 
 
 def silver_rows(pipeline: PipelineUnderTest, name: str, *, deleted: bool = False) -> list[SilverRow]:
-    """Rows of a silver table that live, or those that were deleted softly."""
+    """Rows of a silver table that live, or those that were deleted softly or have ended."""
     found = pipeline.rows("silver", name)
     names = [column for column in found.column_names if column not in META]
     types = {column: found.schema.field(column).type for column in names}
     rows: list[SilverRow] = []
     for row in found.to_pylist():
-        if (row.get("__deleted_at") is not None) is not deleted:
+        ended = row.get("__deleted_at") is not None or row.get("__END_AT") is not None
+        if ended is not deleted:
             continue
         special = dict(row.get("__special") or ())
         rows.append(
@@ -218,6 +223,8 @@ TOUR_TABLES = (
     "INSERT INTO emptied VALUES (1, 'before'), (2, 'before')",
     "CREATE TABLE kept (id INTEGER PRIMARY KEY, label VARCHAR(20))",
     "INSERT INTO kept VALUES (1, 'stays'), (2, 'goes'), (3, 'comes back')",
+    "CREATE TABLE prices (id INTEGER PRIMARY KEY, price INTEGER)",
+    "INSERT INTO prices VALUES (1, 10), (2, 20), (3, 30)",
     "CREATE TABLE readings (sensor INTEGER, reading INTEGER)",
     "INSERT INTO readings VALUES (1, 20), (1, 20), (2, NULL)",
     "CREATE TABLE documents (id INTEGER PRIMARY KEY, revision INTEGER, body TEXT)",
@@ -299,7 +306,10 @@ class Conformance:
         )
         database.add_tour()
         tour = Tour(make(database), database)
-        tour.pipeline.tables = [{"match": rf"{database.schema}\.kept", "delete": "soft"}]
+        tour.pipeline.tables = [
+            {"match": rf"{database.schema}\.kept", "delete": "soft"},
+            {"match": rf"{database.schema}\.prices", "scd": 2},
+        ]
         tour.pipeline.run()
         tour.after_snapshot = {
             table: differences(tour.pipeline, database, table)
@@ -339,6 +349,10 @@ class Conformance:
         database.execute(
             "DELETE FROM kept WHERE id IN (2, 3)",
             "INSERT INTO kept VALUES (3, 'is back')",
+            "UPDATE prices SET price = 11 WHERE id = 1",
+            "UPDATE prices SET price = 12 WHERE id = 1",
+            "DELETE FROM prices WHERE id = 2",
+            "UPDATE prices SET id = 4 WHERE id = 3",
             "INSERT INTO readings VALUES (1, 20), (3, 5)",
             "UPDATE documents SET revision = 2 WHERE id = 1",
             "UPDATE documents SET id = 20 WHERE id = 2",
@@ -396,6 +410,18 @@ class Conformance:
         tour.assert_same("kept")
         gone = silver_rows(tour.pipeline, tour.name("kept"), deleted=True)
         assert [(row["id"][1], row["label"][1]) for row in gone] == [("2", "goes")]
+
+    def test_history_of_rows(self, tour: Tour) -> None:
+        tour.assert_same("prices")
+        found = tour.pipeline.rows("silver", tour.name("prices")).to_pylist()
+        versions = sorted(found, key=lambda row: (row["id"], row["__START_AT"]))
+        assert [(row["id"], row["price"], row["__END_AT"] is None) for row in versions] == [
+            *[(1, 10, False), (1, 11, False), (1, 12, True)],
+            *[(2, 20, False), (3, 30, False), (4, 30, True)],
+        ]
+        for version, following in pairwise(versions[:3]):
+            assert version["__END_AT"] == following["__START_AT"]
+            assert version["__ended_at"] == following["__committed_at"]
 
     def test_a_table_without_a_key_that_only_sees_inserts(self, tour: Tour) -> None:
         assert_same_bag(tour.pipeline, tour.database, "readings")
