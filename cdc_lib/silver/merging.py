@@ -14,7 +14,7 @@ from cdc_lib.silver import keyless
 from cdc_lib.silver.events import Shape, events, facts_of_bronze
 from cdc_lib.silver.moves import base_rows, filled, last_of_each_key, lives, ordered, settled
 from cdc_lib.silver.reduce import last_lives, outcomes
-from cdc_lib.silver.statement import CHANGES, Merge, VersionMerge
+from cdc_lib.silver.statement import CHANGES, CountMerge, Merge, VersionMerge
 from cdc_lib.silver.table import (
     DELETED_AT,
     END_AT,
@@ -51,16 +51,13 @@ def apply(
     marks = {"incarnation": incarnation, "after": after, "batch": upto}
     _refuse_history_without_key(shape)
     _refuse_keys_not_held(shape)
-    silver = lake.table(target.silver)
-    if target.history:
-        shape = after_batch(shape, after)
-    changes = versions(rows, silver, shape) if target.history else reduced(rows, silver, shape)
+    changes, shape, statement = _reduced(lake, target, rows, (after, upto), shape)
     if shape.held:
         # Read three times from here on: for what stays unknown, and by both passes of the MERGE.
         changes = settled(changes)
     meta = _with_lazy_columns(lake, target, changes, shape)
-    merge = (VersionMerge if target.history else Merge)(target.silver.sql, shape, meta)
-    only_adds = not target.table.key and not shape.survey.truncates
+    merge = statement(target.silver.sql, shape, meta)
+    only_adds = not target.table.key and statement is Merge and not shape.survey.truncates
     if only_adds or (after == 0 and _is_empty(lake, target)):
         written = changes if target.soft or target.history else changes.where(~F.col("deleted"))
         row = [F.expr(value).alias(name) for name, value in merge.inserts().items()]
@@ -135,13 +132,31 @@ def _proven(lake: Lake, target: SilverTable, app_id: str) -> int:
     return (applied(lake, target) or 0) if noted is None else noted
 
 
-def reduced(rows: DataFrame, silver: DataFrame, shape: Shape) -> DataFrame:
-    """One row per key that ``rows`` of bronze change; ``silver`` is asked only where keys moved.
+def _reduced(
+    lake: Lake, target: SilverTable, rows: DataFrame, batches: tuple[int, int], shape: Shape
+) -> tuple[DataFrame, Shape, type[Merge | VersionMerge]]:
+    """What to write, the shape of that, and the statement for it.
 
-    :raises KeylessUpdate: the table has no key and rows were updated or deleted.
+    :param batches: the range that ``rows`` are of, its begin not included.
+    :raises KeylessUpdate: the table has no key, and it cannot be told which rows are meant.
     """
-    if not shape.table.key:
-        return keyless.added(rows, silver, shape)
+    after, upto = batches
+    silver = lake.table(target.silver)
+    if target.history:
+        shape = after_batch(shape, after)
+        return versions(rows, silver, shape), shape, VersionMerge
+    if target.table.key:
+        return by_key(rows, silver, shape), shape, Merge
+    if not shape.survey.ops & {"u", "d"}:
+        return keyless.added(rows, silver, shape), shape, Merge
+    keyless.refuse_unless_counted(rows, shape)
+    every = bronze.batches(lake, target.bronze, 0, upto)
+    shape = keyless.with_last_truncate(every, shape)
+    return keyless.counted(every, after, shape), shape, CountMerge
+
+
+def by_key(rows: DataFrame, silver: DataFrame, shape: Shape) -> DataFrame:
+    """One row per key that ``rows`` of bronze change; ``silver`` is asked only where keys moved."""
     happened = events(rows, shape)
     if not shape.rearranged:
         return outcomes(last_lives(happened, shape), shape)

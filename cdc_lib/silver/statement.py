@@ -106,6 +106,21 @@ class Merge:
 
 
 @dataclass(frozen=True)
+class CountMerge(Merge):
+    """The MERGE of a table without a key, from the rows that were ever added and are touched now
+    (``keyless.counted``): a copy of a row is its sequence."""
+
+    def sql(self) -> str:
+        clauses = [
+            f"MERGE INTO {self.silver} AS t USING {CHANGES} AS s ON t.{SEQUENCE} = s.sq",
+            "WHEN MATCHED AND s.deleted THEN DELETE",
+            f"WHEN NOT MATCHED AND NOT s.deleted THEN {_insert(self.inserts())}",
+            self._truncates(),
+        ]
+        return "\n".join(filter(None, clauses))
+
+
+@dataclass(frozen=True)
 class VersionMerge:
     """The MERGE of a history, from one row per version (``versions.versions``): a version is its key and its
     start. What has ended stays as it is."""
