@@ -45,7 +45,13 @@ def refuse_unless_counted(rows: DataFrame, shape: Shape) -> None:
         raise KeylessUpdate(
             what, why="copies of a row cannot be marked as deleted", remedy="use delete: hard for this table"
         )
-    lacking = F.col("before").isNull() | (F.coalesce(F.size("before_unavailable"), F.lit(0)) > 0)
+    # A column that is newer than the row has NULL in it.
+    listed = F.coalesce("before_unavailable", F.array().cast("array<string>"))
+    since = [F.struct(F.lit(name).alias("name"), F.lit(at).alias("at")) for name, at in shape.since.items()]
+    if since:
+        newer = F.filter(F.array(*since), lambda each: each["at"] > F.col("_schema_version"))
+        listed = F.array_except(listed, newer["name"])
+    lacking = F.col("before").isNull() | (F.size(listed) > 0)
     if not rows.where(F.col("op").isin("u", "d") & lacking).isEmpty():
         raise KeylessUpdate(
             what,

@@ -136,7 +136,11 @@ def differences(
 ) -> list[str]:
     """Silver against what the server prints, row by row."""
     silver = silver_rows(pipeline, f"{database.schema}_{table}")
-    true = {tuple(row[name].text for name in key): row for row in database.rows(table)}
+    types = {name: silver[0][name][0] if silver else pa.string() for name in key}
+    true = {
+        tuple(of_server(row[name].text, to) for name, to in types.items()): row
+        for row in database.rows(table)
+    }
     held = {tuple(row[name][1] for name in key): row for row in silver}
     found = [f"{len(silver)} rows with {len(held)} keys"] if len(silver) != len(held) else []
     for place in sorted({*true, *held}, key=str):
@@ -178,7 +182,12 @@ def assert_same_bag(pipeline: PipelineUnderTest, database: EngineDatabase, table
         tuple(value for _, value, _ in row.values())
         for row in silver_rows(pipeline, f"{database.schema}_{table}")
     )
-    assert silver == Counter(tuple(value.text for value in row.values()) for row in database.rows(table))
+    true = Counter(tuple(value.text for value in row.values()) for row in database.rows(table))
+    found = [
+        f"only in silver: {list((silver - true).items())[:3]}",
+        f"missing: {list((true - silver).items())[:3]}",
+    ]
+    assert silver == true, f"{table}: {'; '.join(found)}"
 
 
 def ops(pipeline: PipelineUnderTest, table: str, rest: str = "ORDER BY _sequence") -> list[str]:
