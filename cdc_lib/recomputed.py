@@ -7,9 +7,12 @@ incident says so.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cdc_lib.captured import Observed
 from cdc_lib.control import Control
 from cdc_lib.control.incidents import Incident
+from cdc_lib.evolution import ColumnChange
 from cdc_lib.reading import ReadBatch
 from cdc_lib.schema import Table, TableId
 from cdc_lib.source import Source
@@ -19,15 +22,20 @@ def report_recomputed(control: Control, batch: ReadBatch, source: Source) -> lis
     """Write an incident for each table whose old rows changed with its structure; those to read again."""
     affected = []
     for seen in batch.observed:
-        added = {change.column for change in seen.changes if change.kind == "added"}
-        if not added:
-            continue
-        columns = {change.column for change in seen.changes if change.kind == "readded"}
-        columns |= added & _with_default(source, seen.entry.id)
+        columns = recomputed_columns(seen.changes, source, seen.entry.id)
         if columns:
             control.incidents.add(_incident(seen, columns, batch.number))
             affected.append(seen.entry.id)
     return affected
+
+
+def recomputed_columns(changes: Sequence[ColumnChange], source: Source, table: TableId) -> set[str]:
+    """The columns that have values in rows which no event told of."""
+    added = {change.column for change in changes if change.kind == "added"}
+    if not added:
+        return set()
+    again = {change.column for change in changes if change.kind == "readded"}
+    return again | added & _with_default(source, table)
 
 
 def _with_default(source: Source, table: TableId) -> set[str]:

@@ -108,22 +108,40 @@ class Unfinished:
         """Append and commit exactly what was sealed, from its staging if whole, else from the log."""
         assert standing.position is not None
         upto = type(standing.position).from_json(seal.upto)
-        contents = staging.load_whole(self._pipeline.staging, seal.batch)
+        contents = self.staged(seal)
         if contents is None:
             log.info("staging is not whole, reading the log again batch=%d", seal.batch)
             contents = self._read_again(seal, standing, upto, reading)
-        for version in self._control.schema_history.of_batch(seal.batch):
-            standing.captured[version.table_id].adopt(version.table)
+        self.adopt(seal, standing)
         taken = self._ladder.take_over(seal, contents)
         return self._ladder.execute(taken, contents, standing.captured, upto)
 
-    def _read_again(self, seal: Seal, standing: Standing, upto: Position, reading: Reading) -> StagedBatch:
-        if seal.configuration != self._pipeline.fingerprint():
+    def staged(self, seal: Seal) -> StagedBatch | None:
+        """What was staged of the batch, if it is whole; None if the log must be read again.
+
+        :raises FixConfiguration: it must be, and the configuration is another one.
+        """
+        contents = staging.load_whole(self._pipeline.staging, seal.batch)
+        if contents is None and seal.configuration != self._pipeline.fingerprint():
             raise FixConfiguration(
                 f"batch {seal.batch} was sealed under another configuration and must be read again",
                 why="the pipeline file changed between the interruption and this start",
                 remedy="run once with the earlier file, then change it",
             )
+        return contents
+
+    def adopt(self, seal: Seal, standing: Standing) -> None:
+        """Take the structures that the batch brings."""
+        for version in self._control.schema_history.of_batch(seal.batch):
+            standing.captured[version.table_id].adopt(version.table)
+
+    def pieces(self, seal: Seal, standing: Standing) -> dict[str, list[int]]:
+        """The pieces that the batch will have brought, by table id: their rows are staged or in bronze."""
+        contents = self.staged(seal)
+        tables = self._appended(seal, standing).values() if contents is None else contents.tables
+        return {table.table_id: table.chunks for table in tables}
+
+    def _read_again(self, seal: Seal, standing: Standing, upto: Position, reading: Reading) -> StagedBatch:
         assert standing.position is not None
         if any(table.chunks for table in seal.tables):
             reading = replace(reading, log_base=LOG_BASE)

@@ -55,35 +55,14 @@ class Snapshots:
 
     def take_waiting(self) -> None:
         """Read the tables whose snapshot is due."""
-        while waiting := self._waiting():
+        capture = self._capture
+        while waiting := capture.due.whole(capture.standing.captured, capture.tables):
             self._planned_anew = False
-            at_once = [entry for entry in waiting if self._needs_one_view(entry)]
+            at_once = [entry for entry in waiting if capture.due.needs_one_view(entry)]
             if at_once:
                 self._consistent(at_once)
             else:
                 self._incremental(waiting)
-
-    def _waiting(self) -> list[CapturedTable]:
-        capture = self._capture
-        return [
-            entry
-            for entry in capture.standing.captured
-            if entry.state.state is State.SNAPSHOT and entry.id in capture.tables
-        ]
-
-    def _needs_one_view(self, entry: CapturedTable) -> bool:
-        capture = self._capture
-        if not capture.streaming:
-            return True
-        structure = entry.table or capture.source.describe(entry.id)
-        if not structure.key:
-            return True
-        return capture.pipeline.run.snapshot == "consistent" and self._left(entry) is None
-
-    def _left(self, entry: CapturedTable) -> list[Chunk] | None:
-        """What an interrupted snapshot of the table has not read; None if there was none."""
-        control = self._capture.control
-        return control.chunks.left(entry.table_id, entry.id, control.watermarks.started())
 
     # -- one view
 
@@ -130,7 +109,7 @@ class Snapshots:
         spec = SnapshotSpec([entry.id for entry in waiting], run.chunk_rows, run.threads)
         with capture.source.incremental(spec) as session:
             reach("snapshot.opened")
-            resumed = {entry.table_id: self._left(entry) for entry in waiting}
+            resumed = {entry.table_id: capture.due.left(entry) for entry in waiting}
             new = {
                 entry.table_id: session.chunks(entry.id) for entry in waiting if not resumed[entry.table_id]
             }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Literal
@@ -78,14 +78,18 @@ class Chunks(ControlTable[ChunkRow]):
             ]
         )
 
-    def left(self, table_id: str, table: TableId, started: int) -> list[Chunk] | None:
+    def left(
+        self, table_id: str, table: TableId, started: int, coming: Collection[int] = ()
+    ) -> list[Chunk] | None:
         """Pieces of the table's newest snapshot that are not done; None if it must be planned anew.
 
         :param started: what batches up to this one brought does not count: the log has a gap behind it.
+        :param coming: pieces that count as done: a sealed batch is about to bring them.
         """
         rows = self._of_newest(table_id)
         planned = {row.number: row for row in rows if row.state == "planned"}
         done = {row.number for row in rows if row.state == "done" and (row.batch or 0) > started}
+        done |= set(coming)
         if not planned or RESTART in planned or done >= planned.keys():
             return None
         self._snapshots[table_id] = rows[0].snapshot

@@ -60,11 +60,20 @@ class Leases(ControlTable[Lease]):
 
         :raises RetryLater: another runner holds it, or took it at the same moment.
         """
+        taken = self._swap(self.offered(runner, seconds))
+        self.holder = runner
+        return taken
+
+    def offered(self, runner: str, seconds: int) -> Lease:
+        """The lease that :meth:`acquire` would write.
+
+        :raises RetryLater: another runner holds it.
+        """
         held = self.current()
         if held is not None and is_valid(held):
             raise _held_by(held)
         at = now()
-        lease = Lease(
+        return Lease(
             incarnation=held.incarnation if held else uuid.uuid4().hex,
             runner=runner,
             host=socket.gethostname(),
@@ -75,9 +84,6 @@ class Leases(ControlTable[Lease]):
             expires_at=at + timedelta(seconds=seconds),
             number=held.number + 1 if held else 1,
         )
-        taken = self._swap(lease)
-        self.holder = runner
-        return taken
 
     def renew(self, lease: Lease, seconds: int) -> Lease:
         """Extend the lease; also after it ran out, as long as nobody else took it.

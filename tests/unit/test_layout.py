@@ -22,13 +22,14 @@ SOURCE = {"source", "embedded"}
 TABLES = {"delta", "delta_direct", "delta_log", "nested_types", "own_sessions", "table_ref"}
 TABLES |= {"spark_session", "java"}
 LAYERS = {"control", "bronze", "bronze_reader", "bronze_direct", "silver", "views", "staging", "transforms"}
-RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot"}
+RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot", "due"}
 RUNNER |= {
     "metrics",
     "reading",
     "recovery",
     "recomputed",
     "sweeping",
+    "settling",
     "snapshotting",
     "ladder",
     "capture",
@@ -36,7 +37,18 @@ RUNNER |= {
     "runner",
     "reconcile",
 }
-TOP = {"cli", "__main__", "checking", "status", "demo", "shop", "datasource", "declarative"}
+TOP = {
+    "cli",
+    "__main__",
+    "checking",
+    "status",
+    "plan",
+    "planning",
+    "demo",
+    "shop",
+    "datasource",
+    "declarative",
+}
 
 SPARK = {"pyspark", "delta", "deltalake"}
 DRIVERS = {"psycopg2", "psycopg", "pymysql", "MySQLdb", "pymssql", "pyodbc", "oracledb", "ibm_db", "pymongo"}
