@@ -7,8 +7,8 @@ tables are published through their root, so that a new partition changes nothing
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from cdc_lib.errors import CdcError, FixSource
 from cdc_lib.schema import TableId
@@ -132,17 +132,55 @@ def prepare(connection: Connection, name: str, mode: str, tables: Sequence[Table
 
     :raises FixSource: it does not exist and must not be created, or a right is missing.
     """
-    found = find(connection, name)
-    if found is None:
-        if mode == "disabled":
-            raise missing(name, tables)
-        _create(connection, name, mode, tables)
-    elif mode == "filtered" and not found.all_tables and found.tables != frozenset(tables):
-        _change(connection, name, tables)
+    due = alteration(find(connection, name), name, mode, tables)
+    if due is not None:
+        _execute(connection, due)
     after = find(connection, name)
     if after is None:
         raise missing(name, tables)
     return after
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """A statement that is due, and the publication as it will be behind it."""
+
+    query: Any
+    action: Literal["create", "alter"]
+    after: Publication
+
+
+def alteration(
+    found: Publication | None, name: str, mode: str, tables: Sequence[TableId]
+) -> Alteration | None:
+    """What ``publication.autocreate.mode`` wants done to the publication as it is; None for nothing.
+
+    :raises FixSource: it does not exist and must not be created.
+    """
+    if found is None:
+        if mode == "disabled":
+            raise missing(name, tables)
+        members = frozenset(tables) if mode == "filtered" else frozenset()
+        operations = frozenset(OPERATIONS)
+        nothing: frozenset[Any] = frozenset()
+        made = Publication(
+            name, mode == "all_tables", operations, True, True, members, restricted=nothing, schemas=nothing
+        )
+        return Alteration(_creation(name, mode, tables), "create", made)
+    if mode == "filtered" and not found.all_tables and found.tables != frozenset(tables):
+        changed = replace(found, tables=frozenset(tables), restricted=frozenset(), schemas=frozenset())
+        return Alteration(_change(name, tables), "alter", changed)
+    return None
+
+
+def refuse_incomplete(ready: Publication, tables: Sequence[TableId], partitioned: Sequence[TableId]) -> None:
+    """:raises FixSource: changes of these tables would not reach us."""
+    if complaints := ready.complaints(tables, partitioned):
+        raise FixSource(
+            "; ".join(complaint.what for complaint in complaints),
+            why="changes of these tables would not reach us, and nothing would say so",
+            remedy="; ".join(complaint.remedy for complaint in complaints),
+        )
 
 
 def missing(name: str, tables: Sequence[TableId]) -> CdcError:
@@ -159,7 +197,7 @@ def create_text(name: str, tables: Sequence[TableId]) -> str:
     return f"CREATE PUBLICATION {_quoted(name)}{listed} WITH ({_OPTIONS})"
 
 
-def _create(connection: Connection, name: str, mode: str, tables: Sequence[TableId]) -> None:
+def _creation(name: str, mode: str, tables: Sequence[TableId]) -> Any:
     from psycopg2 import sql
 
     members = {
@@ -167,26 +205,25 @@ def _create(connection: Connection, name: str, mode: str, tables: Sequence[Table
         "filtered": sql.SQL(" FOR TABLE ") + _listed(tables) if tables else sql.SQL(""),
         "no_tables": sql.SQL(""),
     }[mode]
-    query = sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(
+    return sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(
         sql.Identifier(name), members, sql.SQL(_OPTIONS)
     )
-    _alter(connection, query, f"the publication {name} cannot be created")
 
 
-def _change(connection: Connection, name: str, tables: Sequence[TableId]) -> None:
+def _change(name: str, tables: Sequence[TableId]) -> Any:
     from psycopg2 import sql
 
-    query = sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(sql.Identifier(name), _listed(tables))
-    _alter(connection, query, f"the publication {name} cannot be altered")
+    return sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(sql.Identifier(name), _listed(tables))
 
 
-def _alter(connection: Connection, query: Any, doing: str) -> None:
-    with translated(doing):
+def _execute(connection: Connection, due: Alteration) -> None:
+    done = {"create": "created", "alter": "altered"}[due.action]
+    with translated(f"the publication {due.after.name} cannot be {done}"):
         execute(
             connection, "SELECT pg_catalog.set_config('lock_timeout', %s, false)", (str(LOCK_MILLISECONDS),)
         )
         try:
-            execute(connection, query)
+            execute(connection, due.query)
         finally:
             execute(connection, "SELECT pg_catalog.set_config('lock_timeout', '0', false)")
 
