@@ -1,8 +1,8 @@
 """Structure changes that gave existing rows new values without any row event.
 
 A column added with a default has that default in every old row, and the log says nothing of it; a column
-that was dropped and added again has lost its old values. Such a table is read again; until then the
-incident says so.
+that was dropped and added again has lost its old values; one that was renamed has them under another name.
+Such a table is read again; until then the incident says so.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def recomputed_columns(changes: Sequence[ColumnChange], source: Source, table: T
     added = {change.column for change in changes if change.kind == "added"}
     if not added:
         return set()
-    again = {change.column for change in changes if change.kind == "readded"}
+    again = {change.column for change in changes if change.kind in ("readded", "renamed")}
     return again | added & _with_default(source, table)
 
 
@@ -42,7 +42,8 @@ def _with_default(source: Source, table: TableId) -> set[str]:
     if table not in source.tables():
         return set()
     now: Table = source.describe(table)
-    return {column.name for column in now.columns if column.default is not None}
+    # A column that may not be NULL had a default when it was added, even if it has none now.
+    return {column.name for column in now.columns if column.default is not None or not column.nullable}
 
 
 def _incident(seen: Observed, columns: set[str], batch: int) -> Incident:
@@ -52,7 +53,7 @@ def _incident(seen: Observed, columns: set[str], batch: int) -> Incident:
         table_id=seen.entry.table_id,
         table=str(seen.entry.id),
         batch=batch,
-        message=f"column {names} was added with a default, or added again: "
+        message=f"column {names} was added with a default, added again or renamed: "
         "old rows have values that the log did not carry",
         remedy="nothing: the table is read again by this run",
     )

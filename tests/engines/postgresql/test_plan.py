@@ -212,8 +212,11 @@ def test_a_table_that_is_new_and_one_that_is_gone(case: Case) -> None:
 def test_changes_of_structure(case: Case) -> None:
     case.fill("filled")
     case.fill("wider")
+    case.fill("renamed")
     case.pipeline.run()
     case.database.execute(
+        "ALTER TABLE renamed RENAME n TO number",
+        "UPDATE renamed SET number = 0 WHERE id = 1",
         "ALTER TABLE t ADD note text",
         "ALTER TABLE filled ADD level int DEFAULT 7",
         "ALTER TABLE wider ALTER n TYPE bigint",
@@ -231,11 +234,14 @@ def test_changes_of_structure(case: Case) -> None:
         ("public.t", "added", "note"): "evolves",
         ("public.filled", "added", "level"): "snapshot",
         ("public.wider", "widened", "n"): "evolves",
+        ("public.renamed", "dropped", "n"): "evolves",
+        ("public.renamed", "added", "number"): "snapshot",
+        ("public.renamed", "renamed", "number"): "snapshot",
     }
     case.pipeline.run()
     done = {(row["table"], row["kind"], row["column"]) for row in case.pipeline.control("schema_changes")}
     assert done == set(planned)
-    assert case.pieces("planned") == {"t": 3, "filled": 6, "wider": 3}, "one is read again"
+    assert case.pieces("planned") == {"t": 3, "filled": 6, "wider": 3, "renamed": 6}, "two are read again"
     case.assert_same("t", "filled", "wider")
 
 
