@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
@@ -146,10 +147,13 @@ class Unfinished:
         if any(table.chunks for table in seal.tables):
             reading = replace(reading, log_base=LOG_BASE)
         batch = ReadBatch(reading.stage(seal.batch), standing.position, standing.position)
-        stage_range(reading, batch, upto)
-        batch.stage.close()
-        found = batch.stage.contents()
-        compare_replay(seal, found.tables)
+        with ExitStack() as undo:
+            undo.callback(batch.stage.discard)
+            stage_range(reading, batch, upto)
+            batch.stage.close()
+            found = batch.stage.contents()
+            compare_replay(seal, found.tables)
+            undo.pop_all()
         # Chunk rows went with the staging. A table that already has them in bronze keeps them; the others
         # drop out of the batch, and their chunks are read anew.
         tables = {table.table_id: table for table in found.tables} | self._appended(seal, standing)
