@@ -9,10 +9,11 @@ import logging
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime
 
 from cdc_lib import bronze, staging
 from cdc_lib.captured import Captured
+from cdc_lib.clock import now
 from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.batches import Seal
@@ -48,10 +49,11 @@ class Standing:
         self.committed_at = watermark.committed_at
 
     def age(self) -> float:
-        """Seconds since the last watermark."""
+        """Seconds since the last watermark; infinite if nobody can say, as when the clock was set back."""
         if self.committed_at is None:
             return float("inf")
-        return (datetime.now(timezone.utc) - self.committed_at).total_seconds()
+        seconds = (now() - self.committed_at).total_seconds()
+        return seconds if seconds >= 0 else float("inf")
 
 
 def load(control: Control, positions: type[Position]) -> tuple[Standing, Watermark | None, Seal | None]:

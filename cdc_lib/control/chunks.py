@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.clock import now
+from cdc_lib.control.row import ControlTable, Stored
 from cdc_lib.delta import Lake, Txn
 from cdc_lib.schema import TableId
 from cdc_lib.source import Chunk
@@ -49,10 +50,14 @@ class Chunks(ControlTable[ChunkRow]):
 
     def plan(self, chunks: Mapping[str, Sequence[Chunk]]) -> None:
         """Write down the chunks that a snapshot is about to read, by table id."""
-        snapshot = uuid.uuid4().hex
+        snapshot, at = uuid.uuid4().hex, self._later()
         self._snapshots.update(dict.fromkeys(chunks, snapshot))
         self._append(
-            [_planned(snapshot, table_id, chunk) for table_id, planned in chunks.items() for chunk in planned]
+            [
+                _planned(snapshot, table_id, chunk, at)
+                for table_id, planned in chunks.items()
+                for chunk in planned
+            ]
         )
 
     def done(self, chunks: Sequence[tuple[str, int]], *, batch: int, txn: Txn | None = None) -> None:
@@ -69,11 +74,11 @@ class Chunks(ControlTable[ChunkRow]):
 
     def restart(self, table_ids: Sequence[str]) -> None:
         """What was read of these tables does not count any more; they must be planned anew."""
-        snapshot = uuid.uuid4().hex
+        snapshot, at = uuid.uuid4().hex, self._later()
         self._snapshots.update(dict.fromkeys(table_ids, snapshot))
         self._append(
             [
-                ChunkRow(snapshot, table_id, RESTART, None, None, "planned", None, None)
+                ChunkRow(snapshot, table_id, RESTART, None, None, "planned", None, None, at)
                 for table_id in table_ids
             ]
         )
@@ -101,6 +106,12 @@ class Chunks(ControlTable[ChunkRow]):
         batches = [row.batch or 0 for row in self._of_newest(table_id) if row.state == "done"]
         return min((batch for batch in batches if batch > started), default=0)
 
+    def _later(self) -> datetime:
+        """Now, or by a clock that was set back, just after the newest plan there is: plans have no number, so
+        their times must rise."""
+        newest = max((row.at for row in self._select(state="planned")), default=None)
+        return now() if newest is None else max(now(), newest + timedelta(microseconds=1))
+
     def _of_newest(self, table_id: str) -> list[ChunkRow]:
         rows = self._select(table_id=table_id)
         newest = max((row for row in rows if row.state == "planned"), key=lambda row: row.at, default=None)
@@ -118,7 +129,7 @@ def _chunk(table: TableId, row: ChunkRow) -> Chunk:
     return Chunk(table, row.number, lower, upper, row.rows)
 
 
-def _planned(snapshot: str, table_id: str, chunk: Chunk) -> ChunkRow:
+def _planned(snapshot: str, table_id: str, chunk: Chunk, at: datetime) -> ChunkRow:
     lower = None if chunk.lower is None else list(chunk.lower)
     upper = None if chunk.upper is None else list(chunk.upper)
-    return ChunkRow(snapshot, table_id, chunk.number, lower, upper, "planned", None, chunk.rows)
+    return ChunkRow(snapshot, table_id, chunk.number, lower, upper, "planned", None, chunk.rows, at)

@@ -10,13 +10,17 @@ import os
 import socket
 import uuid
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated
 
-from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.clock import now
+from cdc_lib.control.row import ControlTable, Stored
 from cdc_lib.delta import Conflict, Lake, Txn
 from cdc_lib.errors import RetryLater
+
+RELEASED = datetime(1970, 1, 1, tzinfo=timezone.utc)
+"""End of a lease that was given back: past by every clock, also one that is behind."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Leases(ControlTable[Lease]):
         if held is None or held.runner != lease.runner:
             return
         try:
-            self._swap(replace(lease, number=held.number + 1, expires_at=now()))
+            self._swap(replace(lease, number=held.number + 1, expires_at=RELEASED))
         except RetryLater:
             return
 

@@ -15,7 +15,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "cdc_lib"
 
-VALUES = {"change", "position", "schema", "types", "errors", "faults", "evolution", "facts", "fingerprint"}
+VALUES = {
+    "clock",
+    "change",
+    "position",
+    "schema",
+    "types",
+    "errors",
+    "faults",
+    "evolution",
+    "facts",
+    "fingerprint",
+}
 CONFIG = {"config", "pipeline", "source_section", "properties", "kafka_properties", "secrets", "yaml_source"}
 CONFIG |= {"json_schema", "properties_page"}
 SOURCE = {"source", "embedded"}
