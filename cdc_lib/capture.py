@@ -130,7 +130,10 @@ class Capture:
         tables = self.tables = self.source.tables()
         retake = tables if self._wanted is None else self._wanted
         refuse_unknown(tables, retake)
+        # Before the source is made ready: once it is, nobody can tell any more.
+        self._snapshots.read_missed(self.due.missed(self.standing.captured, tables))
         self._prepare(tables)
+        self._snapshots.queue(self.due.back(self.standing.captured, tables))
         self._release()
         asked = answer_signals(self.control, self.standing.captured)
         reach("signals.answered")
@@ -170,7 +173,7 @@ class Capture:
         self.context.check_stop()
         self._owner.confirm()
         self._release()
-        if self.source.tables() != self.tables:
+        if self.source.tables() != self.tables or self.source.unlogged(self.tables):
             self.begin()
 
     def _retakes(self, table: TableId) -> bool:
@@ -217,11 +220,14 @@ class Capture:
         if new:
             self.control.tables.save([entry.state for entry in new])
 
-    def set_state(self, entries: Sequence[CapturedTable], state: State) -> None:
+    def set_state(
+        self, entries: Sequence[CapturedTable], state: State, reason: str = "", remedy: str = ""
+    ) -> None:
         """Write the tables' state, if it is another one."""
-        changed = [entry for entry in entries if entry.state.state is not state]
+        wanted = (state, reason)
+        changed = [entry for entry in entries if (entry.state.state, entry.state.reason) != wanted]
         for entry in changed:
-            entry.state = replace(entry.state, state=state, reason="", remedy="")
+            entry.state = replace(entry.state, state=state, reason=reason, remedy=remedy)
         if changed:
             self.control.tables.save([entry.state for entry in changed])
 

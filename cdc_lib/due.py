@@ -19,6 +19,14 @@ STREAMING_MODES = frozenset({"initial", "no_data", "never"})
 SNAPSHOT_MODES = frozenset({"initial", "initial_only"})
 
 
+MISSED = "its changes did not reach us for a while"
+"""Why a table whose changes were not captured is to be read whole."""
+MISSED_WHY = (
+    "its changes do not reach us: the filters of the pipeline leave it out, it was dropped or replaced, or "
+    "the source did not log it for us; bronze lacks them until it is read whole"
+)
+
+
 class Due:
     """The decisions for one pipeline. Reads control tables and the source, writes nothing.
 
@@ -56,6 +64,19 @@ class Due:
     def whole(self, captured: Captured, tables: Collection[TableId]) -> list[CapturedTable]:
         """Those of the source's ``tables`` that must be read whole."""
         return [entry for entry in captured if entry.state.state is State.SNAPSHOT and entry.id in tables]
+
+    def missed(self, captured: Captured, tables: Sequence[TableId]) -> list[CapturedTable]:
+        """Known tables whose changes do not reach us, of which that is not noted yet: the filters leave them
+        out, they were dropped (one of that name may come back), or the source does not log them for us."""
+        if not self.streaming:
+            return []
+        known = [table for table in tables if table in captured]
+        logged = set(known) - set(self._source.unlogged(known))
+        return [entry for entry in captured if entry.id not in logged and entry.state.reason != MISSED]
+
+    def back(self, captured: Captured, tables: Collection[TableId]) -> list[TableId]:
+        """Tables that were missed and are captured again."""
+        return [entry.id for entry in captured if entry.state.reason == MISSED and entry.id in tables]
 
     def needs_one_view(self, entry: CapturedTable) -> bool:
         """Whether the table is read in one consistent view, and not in windows."""

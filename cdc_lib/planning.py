@@ -21,7 +21,7 @@ from cdc_lib.control.batches import Seal
 from cdc_lib.control.leases import Lease
 from cdc_lib.control.tables import State
 from cdc_lib.delta import Lake
-from cdc_lib.due import Due, refuse_unknown
+from cdc_lib.due import MISSED, Due, refuse_unknown
 from cdc_lib.errors import CdcError, RetryLater
 from cdc_lib.evolution import ColumnChange, next_version, refuse_incompatible
 from cdc_lib.ladder import Ladder
@@ -67,6 +67,7 @@ class _Planner:
         self._preparations: list[Preparation] = []
         self._signals: list[PlannedSignal] = []
         self._log: LogRange | None = None
+        self._missed: set[str] = set()
         self._silver: dict[str, PendingMerge] = {}
         self._tables: list[PlannedTable] = []
 
@@ -165,6 +166,9 @@ class _Planner:
                 upto = self._source.span().newest
                 self._log = LogRange(str(position), str(upto), upto.bytes_since(position))
         known = {entry.id: entry.state.state.value for entry in standing.captured}
+        for entry in due.missed(standing.captured, tables):
+            self._missed.add(entry.table_id)
+            entry.state = replace(entry.state, state=State.SNAPSHOT, reason=MISSED)
         self._ask(standing.captured)
         standing.captured.discover(tables, due.first_state)
         if standing.position is None:
@@ -209,6 +213,7 @@ class _Planner:
         one_view = due.needs_one_view(entry)
         # A change of structure that gave rows new values makes the pieces that were read worth nothing.
         anew = one_view or any(change.effect == "snapshot" for change in planned.changes)
+        anew = anew or entry.table_id in self._missed
         left = None if anew else due.left(entry)
         size = self._pipeline.run.chunk_rows
         chunks = left or self._source.pieces(entry.id, size, one_view=one_view)

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cdc_lib.captured import CapturedTable
+from cdc_lib.control.incidents import Incident
 from cdc_lib.control.tables import State
+from cdc_lib.due import MISSED, MISSED_WHY
 from cdc_lib.faults import reach
 from cdc_lib.reading import ReadAhead, ReadBatch, chunk_batches
 from cdc_lib.schema import TableId
@@ -43,6 +45,20 @@ class Snapshots:
         """These tables are to be read whole."""
         captured = self._capture.standing.captured
         self._capture.set_state([captured[table] for table in dict.fromkeys(tables)], State.SNAPSHOT)
+
+    def read_missed(self, entries: Sequence[CapturedTable]) -> None:
+        """Changes of these tables are missing from the log, or will be: they are read whole once they are
+        captured again. Pieces that were read do not count either."""
+        control, batch = self._capture.control, self._capture.standing.batch
+        remedy = "nothing: once it is captured again it is read whole"
+        for entry in entries:
+            log.warning("changes do not reach us table=%s", entry.id)
+            control.incidents.add(
+                Incident("changes not captured", entry.table_id, str(entry.id), batch, MISSED_WHY, remedy)
+            )
+        if entries:
+            control.chunks.restart([entry.table_id for entry in entries])
+        self._capture.set_state(entries, State.SNAPSHOT, MISSED, remedy)
 
     def read_again(self, tables: Sequence[TableId]) -> None:
         """Old rows of these tables have values that no log carried; also the pieces that were read."""

@@ -232,6 +232,11 @@ class Source(ABC):
         """
 
     @abstractmethod
+    def unlogged(self, tables: Sequence[TableId]) -> list[TableId]:
+        """Those whose changes the source does not log for us now: some are missing from the log, whatever
+        :meth:`prepare` then does. Writes nothing."""
+
+    @abstractmethod
     def preview(
         self, tables: Sequence[TableId], committed: Position | None, *, keep: bool = True
     ) -> list[Preparation]:

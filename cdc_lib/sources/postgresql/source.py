@@ -134,6 +134,10 @@ class PostgresSource(Source):
         self._publish(relations)
         self._assert_joins_up(committed)
 
+    def unlogged(self, tables: Sequence[TableId]) -> list[TableId]:
+        found = publication.find(self._control, self.config["publication.name"])
+        return [table for table in tables if found is None or not found.has(table)]
+
     def _shaped(self, tables: Sequence[TableId]) -> dict[TableId, catalog.Relation]:
         """The tables; FixConfiguration if one cannot be captured as configured."""
         relations = self._relations(tables)
@@ -238,7 +242,7 @@ class PostgresSource(Source):
     def _publish(self, relations: Mapping[TableId, catalog.Relation]) -> None:
         tables = sorted(relations)
         mode = self.config["publication.autocreate.mode"]
-        ready = publication.prepare(self._control, self.config["publication.name"], mode, tables)
+        ready = publication.prepare(self._control, self.config["publication.name"], mode, relations)
         partitioned = [table for table in tables if relations[table].partitioned]
         publication.refuse_incomplete(ready, tables, partitioned)
 

@@ -207,6 +207,14 @@ def test_a_table_that_is_new_and_one_that_is_gone(case: Case) -> None:
     assert case.pieces("planned")["extra"] == 2
     assert len(case.pipeline.rows("bronze", "public_short_lived")) == 11
     case.assert_same("t", "extra")
+    case.pipeline.source["table.include.list"] = r"public\..*"
+    plan = case.plan()
+    again = case.table(plan, "filtered")
+    assert (again.standing, again.state, again.action, again.chunks) == ("known", "snapshot", "snapshot", 1)
+    before = case.pieces("done")["filtered"]
+    case.pipeline.run()
+    assert case.pieces("done")["filtered"] == before + 1
+    case.assert_same("filtered")
 
 
 def test_changes_of_structure(case: Case) -> None:
