@@ -62,11 +62,7 @@ class Applier:
 
     def apply(self, captured: Captured, progress: Progress) -> dict[str, int]:
         """Merge all pending tables; rows read from bronze by table name."""
-        work = [
-            (captured[table_id], pending)
-            for table_id, pending in sorted(self._pending.items())
-            if captured[table_id].state.state is not State.BRONZE_ONLY
-        ]
+        work = self.due(captured)
         self._pending.clear()
         if not work:
             return {}
@@ -78,10 +74,22 @@ class Applier:
         self._control.watermarks.commit_applied(done)
         return rows
 
+    def due(self, captured: Captured) -> list[tuple[CapturedTable, Pending]]:
+        """The tables that :meth:`apply` would merge, and what of them."""
+        return [
+            (captured[table_id], pending)
+            for table_id, pending in sorted(self._pending.items())
+            if captured[table_id].state.state is not State.BRONZE_ONLY
+        ]
+
+    def applied(self, table_id: str) -> int:
+        """The newest batch that a silver table has."""
+        return self._applied.get(table_id, 0)
+
     def _one(self, entry: CapturedTable, pending: Pending, progress: Progress) -> tuple[str, int]:
         upto = pending.upto
         target = self._target(entry)
-        after, facts = self._applied.get(entry.table_id, 0), pending.facts
+        after, facts = self.applied(entry.table_id), pending.facts
         if entry.table_id not in self._ready:
             if silver.ensure(self._lake, target, self._incarnation) and after:
                 # Somebody dropped it: it is made anew from all of bronze.
