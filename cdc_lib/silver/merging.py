@@ -73,7 +73,7 @@ def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
     """See :func:`cdc_lib.silver.older`."""
     if not lake.exists(target.silver):
         return pa.table({})
-    return _keys(lake, target, F.col(SEQUENCE) < batch << 32)
+    return _keys(lake, target, F.coalesce(F.col(SEQUENCE), F.lit(-1)) < batch << 32)
 
 
 def incomplete(lake: Lake, target: SilverTable) -> pa.Table:

@@ -25,7 +25,8 @@ class Merge:
 
     def sql(self) -> str:
         """One MERGE. ``s`` rows are applied only onto older ``t`` rows, whatever is replayed."""
-        newer = f"s.sq > t.{SEQUENCE}"
+        # A row that somebody else put there has none, and is older than any change.
+        newer = f"s.sq > coalesce(t.{SEQUENCE}, -1)"
         soft = self.shape.soft
         clauses = [
             f"MERGE INTO {self.silver} AS t USING {CHANGES} AS s ON {self.on()}",
