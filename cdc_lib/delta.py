@@ -276,6 +276,21 @@ class Lake:
         found: DataFrame = self.spark.read.schema(columns).parquet(*files)
         return found
 
+    def plain_files(self, ref: TableRef) -> list[str] | None:
+        """Paths of the newest version's files, where they alone are the table; None where it takes Spark to
+        read it (in a catalog; deletion vectors, mapped columns)."""
+        if ref.path is None or not direct.takes_files(ref.path):
+            return None
+        return direct.files(ref.path)
+
+    def table_at(self, ref: TableRef, version: int) -> DataFrame:
+        """The table as it was at a version, however often it is read."""
+        if ref.path is not None:
+            reader = self.spark.read.format("delta").option("versionAsOf", version)
+            found: DataFrame = reader.load(ref.path)
+            return found
+        return self.spark.sql(f"SELECT * FROM {ref.sql} VERSION AS OF {int(version)}")  # noqa: S608  quoted
+
     def rows(
         self,
         ref: TableRef,
