@@ -1,0 +1,178 @@
+"""Silver's side of a comparison: hashes of its current rows, computed where the rows are.
+
+A table of plain files on a path is read here, file by file. Any other is read by Spark, whose workers hash
+with the same code and hand over sums.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdc_lib.delta import Lake, TableRef
+from cdc_lib.nested_types import quoted
+from cdc_lib.reconcile import buckets, hashing
+from cdc_lib.reconcile.buckets import HASHES, SUMS, Selection, Sums, from_table, hashes_of, rows_of, sums_of
+from cdc_lib.reconcile.hashing import LANES, Layout, Words
+from cdc_lib.spark_session import send_by_value
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROWS = 32_768
+"""Rows of a file that are in memory at once, for each thread."""
+
+Each = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class SilverRows(ABC):
+    """The current rows of one version of a silver table."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    @abstractmethod
+    def sums(self) -> Sums:
+        """Of all rows, by bucket."""
+
+    @abstractmethod
+    def hashes(self, selection: Selection) -> Words:
+        """Hashes of the selected rows (:meth:`Layout.hashed`), which must not be too many for memory."""
+
+    @abstractmethod
+    def rows(self, selection: Selection, *, key_only: bool = False) -> pa.Table:
+        """The selected rows with the columns of the layout."""
+
+
+def open_silver(lake: Lake, ref: TableRef, layout: Layout, check: Callable[[int], None]) -> SilverRows:
+    """The rows as they are now.
+
+    :param check: called with the count of rows after each few; may raise to end the reading.
+    """
+    if not lake.exists(ref):
+        return NoRows(layout)
+    schema = lake.arrow_schema(ref)
+    files = lake.plain_files(ref)
+    if files is None:
+        return SparkRows(lake, ref, layout)
+    return FileRows(files, schema, layout, check)
+
+
+class NoRows(SilverRows):
+    """Of a table that was never written."""
+
+    def sums(self) -> Sums:
+        return Sums()
+
+    def hashes(self, selection: Selection) -> Words:
+        return _none()
+
+    def rows(self, selection: Selection, *, key_only: bool = False) -> pa.Table:
+        layout = self.layout.of_key() if key_only else self.layout
+        return pa.schema(list(layout.columns)).empty_table()
+
+
+class FileRows(SilverRows):
+    """Of Parquet files, two of them at a time."""
+
+    def __init__(
+        self, files: Sequence[str], schema: pa.Schema, layout: Layout, check: Callable[[int], None]
+    ) -> None:
+        super().__init__(layout)
+        self._files = files
+        self._schema = schema
+        self._check = check
+        self._lock = threading.Lock()
+
+    def sums(self) -> Sums:
+        total = Sums()
+
+        def add(file: str) -> None:
+            for rows in self._batches(file, self.layout):
+                current = self.layout.current(rows)
+                hashed = self.layout.hashed_rows(current)
+                with self._lock:
+                    total.add(hashed)
+                self._check(current.num_rows)
+
+        with ThreadPoolExecutor(2, "cdc-silver-hash") as pool:
+            list(pool.map(add, self._files))
+        return total
+
+    def hashes(self, selection: Selection) -> Words:
+        found = self._found(partial(hashes_of, layout=self.layout, selection=selection), self.layout)
+        return np.concatenate([_none(), *(from_table(pa.Table.from_batches([one])) for one in found)], axis=1)
+
+    def rows(self, selection: Selection, *, key_only: bool = False) -> pa.Table:
+        layout = self.layout.of_key() if key_only else self.layout
+        found = self._found(partial(rows_of, layout=layout, selection=selection), layout)
+        return pa.Table.from_batches(found, self._types(layout))
+
+    def _found(self, each: Each, layout: Layout) -> list[pa.RecordBatch]:
+        def of(file: str) -> list[pa.RecordBatch]:
+            found = []
+            for batch in each(self._batches(file, layout)):
+                if batch.num_rows:
+                    found.append(batch)
+                self._check(0)
+            return found
+
+        with ThreadPoolExecutor(2, "cdc-silver-hash") as pool:
+            return [batch for batches in pool.map(of, self._files) for batch in batches]
+
+    def _batches(self, file: str, layout: Layout) -> Iterator[pa.RecordBatch]:
+        schema = self._types(layout)
+        with pq.ParquetFile(file) as opened:
+            there = [name for name in schema.names if name in opened.schema_arrow.names]
+            for rows in opened.iter_batches(ROWS, columns=there, use_threads=False):
+                columns = [
+                    rows.column(field.name).cast(field.type)
+                    if field.name in there
+                    else pa.nulls(rows.num_rows, field.type)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _types(self, layout: Layout) -> pa.Schema:
+        return pa.schema([self._schema.field(name) for name in layout.reads])
+
+
+class SparkRows(SilverRows):
+    """Of a table that Spark reads."""
+
+    def __init__(self, lake: Lake, ref: TableRef, layout: Layout) -> None:
+        super().__init__(layout)
+        send_by_value(lake.spark, hashing, buckets)
+        self._frame = lake.table_at(ref, lake.version(ref))
+        self._types = {field.name: field.type for field in lake.fields(ref)}
+
+    def sums(self) -> Sums:
+        from pyspark.sql import functions as F
+
+        parts = self._mapped(partial(sums_of, layout=self.layout), self.layout, SUMS)
+        added = [F.sum(name).alias(name) for name in ("rows", *"abcd")]
+        return Sums.from_table(parts.groupBy("bucket").agg(*added).toArrow())
+
+    def hashes(self, selection: Selection) -> Words:
+        each = partial(hashes_of, layout=self.layout, selection=selection)
+        return from_table(self._mapped(each, self.layout, HASHES).toArrow())
+
+    def rows(self, selection: Selection, *, key_only: bool = False) -> pa.Table:
+        layout = self.layout.of_key() if key_only else self.layout
+        columns = ", ".join(f"{quoted(name)} {self._types[name]}" for name in layout.reads)
+        return self._mapped(partial(rows_of, layout=layout, selection=selection), layout, columns).toArrow()
+
+    def _mapped(self, each: Each, layout: Layout, schema: str) -> DataFrame:
+        return self._frame.select(*map(quoted, layout.reads)).mapInArrow(each, schema)
+
+
+def _none() -> Words:
+    return np.zeros((LANES, 0), np.uint64)
