@@ -96,7 +96,7 @@ def _compare_round(
             alone.append(hashed[:, places])
             lacking(chunk, rows.take(pa.array(places)), hashed[:, places], doubled)
 
-    source.scan(match)
+    source.scan(match, again=True)
     missing = np.concatenate([held.left()[:, :0], *alone], axis=1)
     _count(found, missing, held.left(), keyed=bool(source.layout.key))
     found.doubled = np.union1d(found.doubled, doubled)

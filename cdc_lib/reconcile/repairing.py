@@ -93,7 +93,7 @@ class Repair:
             none = np.zeros(0, np.uint64)
             self.take(chunk, rows.filter(pa.array(chosen)), hashed[:, chosen], none)
 
-        source.scan(take)
+        source.scan(take, again=True)
         self.finish(pa.table({}))
 
     @property

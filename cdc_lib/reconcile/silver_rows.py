@@ -6,10 +6,8 @@ with the same code and hand over sums.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,8 +25,10 @@ from cdc_lib.spark_session import send_by_value
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-ROWS = 32_768
-"""Rows of a file that are in memory at once, for each thread."""
+ROWS = 16_384
+"""Rows of a file that are in memory at once."""
+PAGES = 1 << 20
+"""Bytes of a file's column that are in memory at once; without a limit it would be all of a row group."""
 
 Each = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -81,7 +81,7 @@ class NoRows(SilverRows):
 
 
 class FileRows(SilverRows):
-    """Of Parquet files, two of them at a time."""
+    """Of Parquet files, read by one thread: the source's rows, read at the same time, take longer."""
 
     def __init__(
         self, files: Sequence[str], schema: pa.Schema, layout: Layout, check: Callable[[int], None]
@@ -90,47 +90,37 @@ class FileRows(SilverRows):
         self._files = files
         self._schema = schema
         self._check = check
-        self._lock = threading.Lock()
 
     def sums(self) -> Sums:
         total = Sums()
-
-        def add(file: str) -> None:
-            for rows in self._batches(file, self.layout):
-                current = self.layout.current(rows)
-                hashed = self.layout.hashed_rows(current)
-                with self._lock:
-                    total.add(hashed)
-                self._check(current.num_rows)
-
-        with ThreadPoolExecutor(2, "cdc-silver-hash") as pool:
-            list(pool.map(add, self._files))
+        for rows in self._batches(self.layout):
+            current = self.layout.current(rows)
+            total.add(self.layout.hashed_rows(current))
+            self._check(current.num_rows)
         return total
 
     def hashes(self, selection: Selection) -> Words:
-        found = self._found(partial(hashes_of, layout=self.layout, selection=selection), self.layout)
-        return np.concatenate([_none(), *(from_table(pa.Table.from_batches([one])) for one in found)], axis=1)
+        found = hashes_of(self._watched(self.layout), self.layout, selection)
+        parts = (from_table(pa.Table.from_batches([one])) for one in found)
+        return np.concatenate([_none(), *parts], axis=1)
 
     def rows(self, selection: Selection, *, key_only: bool = False) -> pa.Table:
         layout = self.layout.of_key() if key_only else self.layout
-        found = self._found(partial(rows_of, layout=layout, selection=selection), layout)
-        return pa.Table.from_batches(found, self._types(layout))
+        found = rows_of(self._watched(layout), layout, selection)
+        return pa.Table.from_batches([one for one in found if one.num_rows], self._types(layout))
 
-    def _found(self, each: Each, layout: Layout) -> list[pa.RecordBatch]:
-        def of(file: str) -> list[pa.RecordBatch]:
-            found = []
-            for batch in each(self._batches(file, layout)):
-                if batch.num_rows:
-                    found.append(batch)
-                self._check(0)
-            return found
+    def _watched(self, layout: Layout) -> Iterator[pa.RecordBatch]:
+        for rows in self._batches(layout):
+            self._check(0)
+            yield rows
 
-        with ThreadPoolExecutor(2, "cdc-silver-hash") as pool:
-            return [batch for batches in pool.map(of, self._files) for batch in batches]
+    def _batches(self, layout: Layout) -> Iterator[pa.RecordBatch]:
+        for file in self._files:
+            yield from self._of_file(file, self._types(layout))
 
-    def _batches(self, file: str, layout: Layout) -> Iterator[pa.RecordBatch]:
-        schema = self._types(layout)
-        with pq.ParquetFile(file) as opened:
+    def _of_file(self, file: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        # Not as a dataset: its scanner's threads may outlive it, and then abort the process as that ends.
+        with pq.ParquetFile(file, buffer_size=PAGES) as opened:
             there = [name for name in schema.names if name in opened.schema_arrow.names]
             for rows in opened.iter_batches(ROWS, columns=there, use_threads=False):
                 columns = [

@@ -36,8 +36,11 @@ class SourceRows:
         self._threads = threads
         self._check = check
 
-    def scan(self, each: Each) -> None:
-        """Show all rows to ``each``; its first error ends the reading."""
+    def scan(self, each: Each, *, again: bool = False) -> None:
+        """Show all rows to ``each``; its first error ends the reading.
+
+        :param again: they were read before, so they do not count any more.
+        """
         failed = threading.Event()
 
         def read(chunk: Chunk) -> None:
@@ -46,7 +49,7 @@ class SourceRows:
                     if failed.is_set():
                         return
                     each(chunk, change.rows, self.layout.hashed(values_of(change.rows), change.rows.num_rows))
-                    self._check(change.rows.num_rows)
+                    self._check(0 if again else change.rows.num_rows)
             except BaseException:
                 failed.set()
                 raise

@@ -29,6 +29,7 @@ RUNNER |= {
     "recovery",
     "recomputed",
     "sweeping",
+    "settling",
     "snapshotting",
     "ladder",
     "capture",
