@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdc_lib.reconcile.buckets import Selection, Sums
+from cdc_lib.reconcile.buckets import Selection, Sums, among
 from cdc_lib.reconcile.hashing import FIRST, KEY, SECOND, UNKNOWN, Words
 from cdc_lib.reconcile.silver_rows import SilverRows
 from cdc_lib.reconcile.source_rows import SourceRows
@@ -34,8 +34,9 @@ holds more than once; called in several threads."""
 @dataclass
 class Found:
     """Row counts. ``wrong``: keys whose rows differ; ``unknown``: keys whose row in silver lists columns as
-    not known; ``lost``: rows without a counterpart in silver; ``extra``: in the source. ``extras`` and
-    ``doubled`` are key hashes: only in silver, and more than once there."""
+    not known; ``lost``: rows without a counterpart in silver; ``extra``: in the source. ``extras`` are
+    the key hashes of the latter, but for wrong rows that silver has twice; ``doubled``, in order, those that
+    silver has more than once."""
 
     source: int = 0
     silver: int = 0
@@ -111,7 +112,8 @@ def _count(found: Found, missing: Words, left: Words, *, keyed: bool) -> None:
     found.lost += missing.shape[1] - len(shared)
     found.extra += left.shape[1] - len(shared)
     if keyed:
-        found.extras = np.union1d(found.extras, np.setdiff1d(left[KEY], missing[KEY]))
+        alone = left[KEY, ~among(left[KEY], np.unique(missing[KEY]))]
+        found.extras = np.concatenate([found.extras, alone])
 
 
 class Held:

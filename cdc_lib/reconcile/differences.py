@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,9 +69,10 @@ class Sample:
     def differences(self, silver: SilverRows, extras: Words) -> tuple[Difference, ...]:
         """The differences of these rows, and rows that only silver has, in order of their keys.
 
-        :param extras: key hashes of the latter.
+        :param extras: key hashes of the latter, as often as there are rows.
         """
         keys = np.union1d(np.array([*self._rows], np.uint64), extras[: self._count])
+        alone = Counter(extras[: self._count].tolist())
         if not silver.layout.key or not len(keys):
             return ()
         held: defaultdict[int, list[Row]] = defaultdict(list)
@@ -79,8 +80,9 @@ class Sample:
             values = {name: rows.column(name) for name in silver.layout.reads}
             for place, key in enumerate(silver.layout.hashed_rows(rows)[KEY].tolist()):
                 held[key].append(_row(values, place))
-        every = {key: (self._rows.get(key), held[key]) for key in keys.tolist()}
-        chosen = sorted(every.values(), key=lambda pair: _order(silver.layout, pair[0] or pair[1][0]))
+        every: list[tuple[Row | None, list[Row]]] = [(row, held[key]) for key, row in self._rows.items()]
+        every += [(None, held[key][:count]) for key, count in alone.items()]
+        chosen = sorted(every, key=lambda pair: _order(silver.layout, pair[0] or pair[1][0]))
         found = [one for row, others in chosen for one in _compared(silver.layout, row, others)]
         return tuple(found[: self._count])
 

@@ -72,7 +72,7 @@ class ComparedTable:
             differences=shown,
             repaired=mended,
         )
-        result = replace(result, remedy=self._remedy(result))
+        result = replace(result, remedy=self._remedy(result, doubled=len(found.doubled)))
         self._report(result)
         return result
 
@@ -118,10 +118,15 @@ class ComparedTable:
 
     # -- what is said of it
 
-    def _remedy(self, result: TableResult) -> str:
+    def _remedy(self, result: TableResult, *, doubled: int) -> str:
         if result.same:
             return ""
         again = f"cdc snapshot {result.table}"
+        if doubled and result.repaired:
+            # Rows that are deleted softly stay, and both come back.
+            return (
+                f"delete the rows of keys that silver has more than once from {self._ref}, and repair again"
+            )
         if not self._structure.key:
             return f"rows without a key cannot be mended one by one: {again}"
         if result.lacking or result.repaired:

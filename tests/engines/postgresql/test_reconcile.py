@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from cdc_lib.embedded import EmbeddedPostgres
+from tests.engines import workload
+from tests.engines.conformance import assert_same
 from tests.engines.pipelines import PipelineUnderTest
 from tests.engines.postgresql.conftest import MakePipeline
 from tests.engines.postgresql.test_conformance import PostgresDatabase
+from tests.servers.postgresql import Database
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -99,8 +102,181 @@ def test_damage_is_found_to_the_cell_and_mended(
     rest = "WHERE source.snapshot = 'repair' ORDER BY coalesce(after.id, before.id)"
     rows = pipeline.rows("bronze", "public_t", "op, coalesce(after.id, before.id) AS id", rest).to_pylist()
     assert [(row["op"], row["id"]) for row in rows] == [("d", -1), *(("r", key) for key in (*DAMAGE, 30))]
-    assert pipeline.reconcile()["tables"][0]["different"] == 0
     database.execute("UPDATE t SET name = 'changed' WHERE id IN (10, 30)", "DELETE FROM t WHERE id = 11")
+    assert pipeline.reconcile()["tables"][0]["different"] == 0
+    assert [row["kind"] for row in pipeline.control("incidents")] == ["difference", "difference"]
+
+
+def test_every_type(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
+    """Read by the snapshot, then by the log; from plain files, then, with deletion vectors, by Spark."""
+    types = database.typed()
+    longest = max(len(values) for _, values in types.values())
+    columns = ", ".join(f"{name} {kind}" for name, (kind, _) in types.items())
+    rows = [
+        ", ".join(str((*values, "NULL")[min(place, len(values))]) for _, values in types.values())
+        for place in range(longest + 1)
+    ]
+    database.execute(
+        f"CREATE TABLE t (id integer PRIMARY KEY, {columns})",
+        *(f"INSERT INTO t VALUES ({place}, {row})" for place, row in enumerate(rows)),
+    )
+    pipeline = make_pipeline(database.database)
     pipeline.run()
     assert pipeline.reconcile()["same"]
-    assert [row["kind"] for row in pipeline.control("incidents")] == ["difference", "difference"]
+    database.execute(
+        *(f"INSERT INTO t VALUES ({100 + place}, {row})" for place, row in enumerate(rows)),
+        "UPDATE t SET c_smallint = 5 WHERE id < 4",
+    )
+    [table] = pipeline.reconcile()["tables"]
+    assert (table["same"], table["equal"]) == (True, 2 * len(rows))
+
+    silver = pipeline.table("silver", "public_t")
+    changes = [
+        f"ALTER TABLE {silver} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+        f"UPDATE {silver} SET c_real = 0.0 WHERE c_real = 0.0 AND id = 5",
+        f"UPDATE {silver} SET c_bytea = X'00FF11' WHERE id = 1",
+        f"UPDATE {silver} SET a_integer = array(1, 2, NULL, 3) WHERE id = 0",
+        f"UPDATE {silver} SET __special = map('c_date', '-infinity') WHERE id = 2",
+        f"UPDATE {silver} SET __special = NULL WHERE id = 103",
+    ]
+    for change in changes:
+        pipeline.spark.sql(change, pipeline.folder)
+    [table] = pipeline.reconcile(shown=100)["tables"]
+    found = cells(table)
+    assert {key for key, _ in found} == {"0", "1", "2", "5", "103"}
+    assert found["5", "c_real"] == ("different", "-0", "0")
+    assert found["1", "c_bytea"] == ("different", "00ff10", "00ff11")
+    assert found["0", "a_integer"] == ("different", "[1, 2, NULL, -3]", "[1, 2, NULL, 3]")
+    assert found["2", "c_date"] == ("different", "infinity (server text)", "-infinity (server text)")
+    assert found["103", "c_date"] == ("different", "-infinity (server text)", "NULL")
+    assert pipeline.reconcile(repair=True)["same"]
+    assert_same(pipeline, database, "t")
+
+
+def test_tables_of_all_kinds(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
+    database.execute(
+        "CREATE TABLE soft (id int PRIMARY KEY, v text)",
+        "INSERT INTO soft VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        "CREATE TABLE twice (id int PRIMARY KEY, v text)",
+        "INSERT INTO twice VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        "CREATE TABLE readings (sensor int, v float8)",
+        "INSERT INTO readings VALUES (1, 1), (1, 1), (2, NULL)",
+        "CREATE TABLE restless (n int)",
+        "ALTER TABLE restless REPLICA IDENTITY FULL",
+        "INSERT INTO restless VALUES (1)",
+        "CREATE TABLE pairs (one text, other text, v int)",
+        "INSERT INTO pairs VALUES ('a', 'b', 1), ('ab', '', 2)",
+        "CREATE TABLE narrow (id int PRIMARY KEY, old text, v text)",
+        "INSERT INTO narrow VALUES (1, 'x', 'y')",
+        "CREATE TABLE large (id int PRIMARY KEY, n int, body text)",
+        "ALTER TABLE large ALTER COLUMN body SET STORAGE EXTERNAL",
+    )
+    pipeline = make_pipeline(database.database, message_key_columns="public.pairs:one,other")
+    pipeline.tables = [{"match": r"public\.soft", "delete": "soft"}]
+    pipeline.run()
+    database.execute(
+        "DELETE FROM soft WHERE id = 2",
+        "UPDATE restless SET n = 2",
+        "ALTER TABLE narrow DROP COLUMN old",
+        "UPDATE narrow SET v = 'z'",
+        "INSERT INTO large VALUES (1, 1, repeat('x', 9000))",
+    )
+    found = pipeline.reconcile()
+    assert found["same"]
+    names = ("soft", "twice", "readings", "pairs", "large")
+    compared = {table["table"]: table for table in found["tables"]}
+    assert compared.keys() == {f"public.{name}" for name in (*names, "narrow")}
+    assert compared["public.narrow"]["kept"] == ["old"]
+    assert compared["public.soft"]["silver_rows"] == 2
+    [skipped] = found["skipped"]
+    assert skipped["table"] == "public.restless"
+    assert "bronze only" in skipped["reason"]
+
+    database.execute("ALTER TABLE narrow ADD COLUMN fresh int")
+    silver = {name: pipeline.table("silver", f"public_{name}") for name in names}
+    for change in (
+        f"UPDATE {silver['soft']} SET __deleted_at = NULL WHERE id = 2",
+        f"UPDATE {silver['soft']} SET __deleted_at = current_timestamp() WHERE id = 3",
+        f"INSERT INTO {silver['soft']} SELECT * FROM {silver['soft']} WHERE id = 1",
+        f"INSERT INTO {silver['twice']} SELECT * FROM {silver['twice']} WHERE id < 3",
+        f"DELETE FROM {silver['readings']} WHERE sensor = 2",
+        f"INSERT INTO {silver['readings']} (sensor, v) VALUES (1, 1.0)",
+        f"UPDATE {silver['pairs']} SET v = 7 WHERE one = 'ab'",
+        f"ALTER TABLE {silver['large']} ADD COLUMNS (__unavailable ARRAY<STRING>)",
+        f"UPDATE {silver['large']} SET body = NULL, __unavailable = array('body')",
+    ):
+        pipeline.spark.sql(change, pipeline.folder)
+    found = pipeline.reconcile()
+    compared = {table["table"].removeprefix("public."): table for table in found["tables"]}
+    counts = {
+        name: (table["wrong"], table["unknown"], table["lost"], table["extra"], table["lacking"])
+        for name, table in compared.items()
+    }
+    assert counts == {
+        "soft": (0, 0, 1, 2, []),
+        "twice": (0, 0, 0, 2, []),
+        "readings": (0, 0, 1, 1, []),
+        "pairs": (1, 0, 0, 0, []),
+        "narrow": (0, 0, 0, 0, ["fresh"]),
+        "large": (0, 1, 0, 0, []),
+    }
+    assert [one["key"] for one in compared["pairs"]["differences"]] == [{"one": '"ab"', "other": '""'}]
+    [unknown] = compared["large"]["differences"]
+    assert (unknown["kind"], unknown["column"], unknown["silver"]) == ("not known", "body", None)
+
+    tables = [f"public.{name}" for name in names]
+    found = pipeline.reconcile(*tables, repair=True)
+    compared = {table["table"].removeprefix("public."): table for table in found["tables"]}
+    assert {name: table["same"] for name, table in compared.items()} == {
+        "soft": False,
+        "twice": True,
+        "readings": False,
+        "pairs": True,
+        "large": True,
+    }
+    assert "cdc snapshot public.readings" in compared["readings"]["remedy"]
+    # Deleted softly, both rows of a key would stay.
+    assert compared["soft"]["repaired"] == 2
+    assert "delete the rows" in compared["soft"]["remedy"]
+    pipeline.spark.sql(f"DELETE FROM {silver['soft']} WHERE id = 1", pipeline.folder)
+    assert pipeline.reconcile("public.soft", repair=True)["same"]
+    pipeline.run("snapshot", ["public.readings"])
+    assert pipeline.reconcile(*tables)["same"]
+
+
+def test_in_a_catalog(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
+    fill(database, 3000)
+    pipeline = make_pipeline(database.database)
+    layers = {layer: f"{database.name}_{layer}" for layer in ("bronze", "silver", "control")}
+    pipeline.target = {"catalog": "spark_catalog", **layers}
+    pipeline.run()
+    damage(pipeline)
+    [table] = pipeline.reconcile(repair=True)["tables"]
+    assert {key for key, _ in cells(table)} == {"-1", *map(str, DAMAGE), "30"}
+    assert (table["different"], table["same"]) == (10, True)
+    assert pipeline.reconcile()["tables"][0]["different"] == 0
+
+
+def test_equal_under_load(recorded_database: Database, make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(recorded_database)
+    pipeline.run_limits = {"chunk_rows": 200}
+    pipeline.run()
+    positions = []
+    with workload.Workload(recorded_database, seed=11) as writers:
+        for _ in range(4):
+            before = writers.transactions
+            found = pipeline.reconcile()
+            assert found["same"], found
+            assert len(found["tables"]) == len(workload.TABLES)
+            assert writers.transactions > before
+            positions.append(found["position"])
+    assert len(set(positions)) == 4
+    assert not pipeline.control("incidents")
+
+
+def test_a_table_that_is_not_captured(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    pipeline = make_pipeline(database.database)
+    outcome = pipeline.attempt("reconcile", ["public.other"])
+    assert (outcome.error, outcome.exit_code) == ("FixConfiguration", 2)
+    assert "public.other" in outcome.what
