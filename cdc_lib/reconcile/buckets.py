@@ -119,18 +119,18 @@ def hashes_of(
     batches: Iterable[pa.RecordBatch], layout: Layout, selection: Selection
 ) -> Iterator[pa.RecordBatch]:
     """Hashes of the selected rows, as :data:`HASHES`."""
-    for rows in batches:
-        hashed = layout.hashed_rows(layout.current(rows))
-        yield as_batch(hashed[:, selection.of(hashed)])
+    for rows in rows_of(batches, layout, selection):
+        yield as_batch(layout.hashed_rows(rows))
 
 
 def rows_of(
     batches: Iterable[pa.RecordBatch], layout: Layout, selection: Selection
 ) -> Iterator[pa.RecordBatch]:
     """The selected rows themselves."""
+    by_key = layout.of_key() if layout.key else layout
     for rows in batches:
         current = layout.current(rows)
-        yield current.filter(pa.array(selection.of(layout.hashed_rows(current))))
+        yield current.filter(pa.array(selection.of(by_key.hashed_rows(current))))
 
 
 def as_batch(hashed: Words) -> pa.RecordBatch:

@@ -8,10 +8,12 @@ source's row comes with the batch after.
 from __future__ import annotations
 
 import threading
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import Self
 
 from cdc_lib.captured import CapturedTable
 from cdc_lib.change import ChangeBatch, SchemaChange
@@ -34,8 +36,8 @@ MOST = 1_000_000
 
 
 class Repair:
-    """The repair of one table. Rows come to :meth:`take` while the table is compared; nothing is written
-    before :meth:`finish`."""
+    """The repair of one table; a context manager. Rows come to :meth:`take` while the table is compared;
+    nothing is written before :meth:`finish`."""
 
     def __init__(self, capture: Capture, entry: CapturedTable, structure: Table, position: Position) -> None:
         self._capture = capture
@@ -47,6 +49,14 @@ class Repair:
         self._reading: Reading | None = None
         self._rows = 0
         self._wanted: list[Words] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.discard()
 
     @property
     def too_many(self) -> bool:
@@ -63,7 +73,7 @@ class Repair:
         with self._lock:
             self._rows += rows.num_rows
             if self.too_many:
-                self._discard()
+                self.discard()
             if self.too_many or not rows.num_rows:
                 return
             self._wanted.append(hashed)
@@ -111,7 +121,8 @@ class Repair:
             self._reading.observe(self._batch, SchemaChange(None, self._structure))
         return self._batch
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Throw away what was taken and not committed; idempotent."""
         if self._batch is not None:
             self._batch.stage.discard()
             self._batch = None

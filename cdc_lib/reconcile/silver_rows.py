@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,7 +63,7 @@ def open_silver(lake: Lake, ref: TableRef, layout: Layout, check: Callable[[int]
     schema = lake.arrow_schema(ref)
     files = lake.plain_files(ref)
     if files is None:
-        return SparkRows(lake, ref, layout)
+        return SparkRows(lake, ref, layout, check)
     return FileRows(files, schema, layout, check)
 
 
@@ -138,30 +139,53 @@ class FileRows(SilverRows):
 class SparkRows(SilverRows):
     """Of a table that Spark reads."""
 
-    def __init__(self, lake: Lake, ref: TableRef, layout: Layout) -> None:
+    def __init__(self, lake: Lake, ref: TableRef, layout: Layout, check: Callable[[int], None]) -> None:
         super().__init__(layout)
+        self._check = check
         send_by_value(lake.spark, hashing, buckets)
+        self._spark = lake.spark
         self._frame = lake.table_at(ref, lake.version(ref))
         self._types = {field.name: field.type for field in lake.fields(ref)}
 
     def sums(self) -> Sums:
         from pyspark.sql import functions as F
 
-        parts = self._mapped(partial(sums_of, layout=self.layout), self.layout, SUMS)
+        parts = self._mapped(self._frame, partial(sums_of, layout=self.layout), self.layout, SUMS)
         added = [F.sum(name).alias(name) for name in ("rows", *"abcd")]
-        return Sums.from_table(parts.groupBy("bucket").agg(*added).toArrow())
+        total = Sums.from_table(parts.groupBy("bucket").agg(*added).toArrow())
+        self._check(int(total.rows.sum()))
+        return total
 
     def hashes(self, selection: Selection) -> Words:
         each = partial(hashes_of, layout=self.layout, selection=selection)
-        return from_table(self._mapped(each, self.layout, HASHES).toArrow())
+        return from_table(self._mapped(self._narrowed(selection), each, self.layout, HASHES).toArrow())
 
     def rows(self, selection: Selection, *, key_only: bool = False) -> pa.Table:
         layout = self.layout.of_key() if key_only else self.layout
+        frame = self._frame if key_only else self._narrowed(selection)
         columns = ", ".join(f"{quoted(name)} {self._types[name]}" for name in layout.reads)
-        return self._mapped(partial(rows_of, layout=layout, selection=selection), layout, columns).toArrow()
+        return self._mapped(
+            frame, partial(rows_of, layout=layout, selection=selection), layout, columns
+        ).toArrow()
 
-    def _mapped(self, each: Each, layout: Layout, schema: str) -> DataFrame:
-        return self._frame.select(*map(quoted, layout.reads)).mapInArrow(each, schema)
+    def _narrowed(self, selection: Selection) -> DataFrame:
+        """At least the selected rows. Workers are sent the key of every row and, thanks to a join, little
+        else: to send them whole tables is what takes time."""
+        from pyspark.sql import functions as F
+
+        names = self.layout.key
+        if not names:
+            return self._frame
+        places = {name: f"__key{place}" for place, name in enumerate(names)}
+        keys = self.rows(selection, key_only=True).select(list(names)).rename_columns(list(places.values()))
+        if not keys.num_rows:
+            return self._frame.limit(0)
+        known = F.broadcast(self._spark.createDataFrame(keys))
+        equal = [F.col(quoted(name)).eqNullSafe(F.col(place)) for name, place in places.items()]
+        return self._frame.join(known, reduce(and_, equal), "left_semi")
+
+    def _mapped(self, frame: DataFrame, each: Each, layout: Layout, schema: str) -> DataFrame:
+        return frame.select(*map(quoted, layout.reads)).mapInArrow(each, schema)
 
 
 def _none() -> Words:

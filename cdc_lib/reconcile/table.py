@@ -46,18 +46,18 @@ class ComparedTable:
         """Compare, and mend if asked to. A difference is also an incident in the control tables."""
         source, silver = self._source(), self._silver()
         sample = Sample(self._shown)
-        mending = Repair(self._capture, self._entry, self._structure, self._session.position)
+        with Repair(self._capture, self._entry, self._structure, self._session.position) as mending:
 
-        def lacking(chunk: Chunk, rows: pa.RecordBatch, hashed: Words, doubled: Words) -> None:
-            sample.take(chunk, rows, hashed, doubled)
-            if repair and self._structure.key:
-                mending.take(chunk, rows, hashed, doubled)
+            def lacking(chunk: Chunk, rows: pa.RecordBatch, hashed: Words, doubled: Words) -> None:
+                sample.take(chunk, rows, hashed, doubled)
+                if repair and self._structure.key:
+                    mending.take(chunk, rows, hashed, doubled)
 
-        found = compare(source, silver, lacking)
-        shown = sample.differences(silver, found.extras)
-        mended = 0
-        if repair and found.differing and self._structure.key and not mending.too_many:
-            mended = self._mend(mending, found, source, silver)
+            found = compare(source, silver, lacking)
+            shown = sample.differences(silver, found.extras)
+            mended = 0
+            if repair and found.differing and self._structure.key and not mending.too_many:
+                mended = self._mend(mending, found, source, silver)
         result = TableResult(
             table=str(self._entry.id),
             source_rows=found.source,
@@ -79,7 +79,7 @@ class ComparedTable:
     def _mend(self, mending: Repair, found: Found, source: SourceRows, silver: SilverRows) -> int:
         """Mend, compare the rows in question again, and count the differences that are gone."""
         gone = np.union1d(found.extras, found.doubled)
-        mending.finish(silver.rows(Selection(keys=gone), key_only=True))
+        mending.finish(silver.rows(Selection(keys=gone), key_only=True) if len(gone) else pa.table({}))
         if len(found.doubled):
             mending.bring_back(source, found.doubled)
         wanted = mending.wanted()
