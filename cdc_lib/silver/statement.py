@@ -11,6 +11,8 @@ from cdc_lib.silver.events import Shape
 from cdc_lib.silver.table import COMMITTED_AT, DELETED_AT, SEQUENCE, SPECIAL, UNAVAILABLE, text
 
 CHANGES = "changes"
+_HELD = f"coalesce(t.{SEQUENCE}, -1)"
+"""Order of silver's row. One that somebody else put there has none, and is older than any change."""
 _NO_NAMES = "CAST(array() AS ARRAY<STRING>)"
 _NO_TEXTS = "CAST(map() AS MAP<STRING, STRING>)"
 
@@ -25,8 +27,7 @@ class Merge:
 
     def sql(self) -> str:
         """One MERGE. ``s`` rows are applied only onto older ``t`` rows, whatever is replayed."""
-        # A row that somebody else put there has none, and is older than any change.
-        newer = f"s.sq > coalesce(t.{SEQUENCE}, -1)"
+        newer = f"s.sq > {_HELD}"
         soft = self.shape.soft
         clauses = [
             f"MERGE INTO {self.silver} AS t USING {CHANGES} AS s ON {self.on()}",
@@ -84,7 +85,7 @@ class Merge:
         truncates = self.shape.survey.truncates
         if not truncates:
             return ""
-        older = f"WHEN NOT MATCHED BY SOURCE AND t.{SEQUENCE} < {truncates[-1].sequence}"
+        older = f"WHEN NOT MATCHED BY SOURCE AND {_HELD} < {truncates[-1].sequence}"
         if not self.shape.soft:
             return f"{older} THEN DELETE"
         at = _first_after(truncates, lambda each: _timestamp(each.committed_us))
@@ -98,7 +99,7 @@ class Merge:
 
 def _first_after(truncates: Sequence[Truncate], value: Callable[[Truncate], str]) -> str:
     """What the first truncate after row ``t`` says."""
-    steps = [f"WHEN t.{SEQUENCE} < {each.sequence} THEN {value(each)}" for each in truncates]
+    steps = [f"WHEN {_HELD} < {each.sequence} THEN {value(each)}" for each in truncates]
     return f"CASE {' '.join(steps)} END"
 
 
