@@ -28,7 +28,7 @@ from cdc_lib.errors import ResnapshotNeeded
 from cdc_lib.nested_types import ddl, quoted
 from cdc_lib.schema import Table, TableId
 from cdc_lib.source import Finding
-from cdc_lib.spark_session import is_connect
+from cdc_lib.spark_session import send_by_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -219,8 +219,7 @@ def _staged_frame(spark: SparkSession, staged: StagedTable, schema: pa.Schema) -
 
     with _registering:
         if spark not in _registered:
-            if is_connect(spark):
-                _send_by_value(bronze_reader)
+            send_by_value(spark, bronze_reader)
             spark.dataSource.register(bronze_reader.StagedFiles)
             _registered.add(spark)
     parts = json.dumps([(part.path, part.version) for part in staged.parts])
@@ -229,13 +228,6 @@ def _staged_frame(spark: SparkSession, staged: StagedTable, schema: pa.Schema) -
     reader = spark.read.format(bronze_reader.FORMAT).schema(columns)
     frame: DataFrame = reader.option("files", parts).option("arrow", serialized).load()
     return frame
-
-
-def _send_by_value(module: Any) -> None:
-    """A Spark Connect server need not have this package installed."""
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(module)
 
 
 def _envelope(frame: DataFrame, batch: int) -> DataFrame:

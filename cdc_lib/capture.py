@@ -151,10 +151,10 @@ class Capture:
         if self.streaming:
             self.stream_to(self.source.span().newest)
             self._snapshots.take_waiting()
-        self._apply()
+        self.apply()
         while self._settling.step():
             self._snapshots.take_waiting()
-            self._apply()
+            self.apply()
         self.context.check_stop()
 
     def apply_committed(self) -> None:
@@ -165,7 +165,7 @@ class Capture:
         self.standing = standing
         self.applier.load(standing.batch)
         self.progress.phase("apply")
-        self._apply()
+        self.apply()
 
     def next_round(self) -> None:
         """What a continuous run does between two rounds: wait, then release."""
@@ -322,9 +322,10 @@ class Capture:
         self.progress.batch(seal.batch, batch.stage.rows, time.monotonic() - started)
         # One merge of several batches costs little more than one; the last are applied at the end.
         if time.monotonic() - self._applied_at > APPLY_SECONDS:
-            self._apply()
+            self.apply()
 
-    def _apply(self) -> None:
+    def apply(self) -> None:
+        """Bring silver up to what is committed, if that is wanted."""
         if self.silver:
             for table, rows in self.applier.apply(self.standing.captured, self.progress).items():
                 self.context.metrics.count("silver", table, rows)

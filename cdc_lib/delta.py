@@ -24,7 +24,7 @@ from cdc_lib.errors import FixConfiguration
 from cdc_lib.nested_types import arrow_of_ddl, arrow_of_json, ddl_of_json, quoted
 from cdc_lib.own_sessions import OwnSessions, conflicts, shared
 from cdc_lib.spark_session import session
-from cdc_lib.table_ref import LAYERS, Field, Layer, TableRef, literal
+from cdc_lib.table_ref import Field, Layer, TableRef, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -276,6 +276,21 @@ class Lake:
         found: DataFrame = self.spark.read.schema(columns).parquet(*files)
         return found
 
+    def plain_files(self, ref: TableRef) -> list[str] | None:
+        """Paths of the newest version's files, where they alone are the table; None where it takes Spark to
+        read it (in a catalog; deletion vectors, mapped columns)."""
+        if ref.path is None or not direct.takes_files(ref.path):
+            return None
+        return direct.files(ref.path)
+
+    def table_at(self, ref: TableRef, version: int) -> DataFrame:
+        """The table as it was at a version, however often it is read."""
+        if ref.path is not None:
+            reader = self.spark.read.format("delta").option("versionAsOf", version)
+            found: DataFrame = reader.load(ref.path)
+            return found
+        return self.spark.sql(f"SELECT * FROM {ref.sql} VERSION AS OF {int(version)}")  # noqa: S608  quoted
+
     def rows(
         self,
         ref: TableRef,
@@ -329,37 +344,6 @@ class Lake:
     def transaction_version(self, ref: TableRef, app_id: str) -> int | None:
         """The newest transaction version of an application; None if none, or unreadable (in a catalog)."""
         return None if ref.path is None else direct.transaction_version(ref.path, app_id)
-
-    def create_view(self, ref: TableRef, query: str) -> None:
-        """Create or replace a view in a catalog, unless a table has its name."""
-        if self.exists(ref) and self.spark.catalog.getTable(ref.sql).tableType != "VIEW":
-            return
-        self.execute(f"CREATE OR REPLACE VIEW {ref.sql} AS {query}")
-
-    def register(self) -> list[TableRef]:
-        """Make the tables under a path known by name in the session's catalog, as what is returned."""
-        if self._target.path is None:
-            return []
-        named = []
-        root = Path(self._target.path).absolute()
-        for layer in LAYERS:
-            schema = getattr(self._target, layer)
-            location = literal(str(root / schema))
-            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)} LOCATION {location}").collect()
-            for folder in sorted((root / schema).glob("*/_delta_log")):
-                self._register(quoted(schema), folder.parent)
-                named.append(TableRef(layer, folder.parent.name, None, None, schema))
-        return named
-
-    def _register(self, schema: str, folder: Path) -> None:
-        name = f"{schema}.{quoted(folder.name)}"
-        if self.spark.catalog.tableExists(name):
-            detail = self.spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]
-            if detail.location.rstrip("/") in (folder.as_uri(), f"file:{folder}"):
-                return
-            # A pipeline with the same layer names was looked at before; only the name goes, not its files.
-            self.spark.sql(f"DROP TABLE {name}").collect()
-        self.spark.sql(f"CREATE TABLE {name} USING DELTA LOCATION {literal(str(folder))}").collect()
 
     def _frame(self, ref: TableRef, rows: Rows, spark: SparkSession) -> DataFrame:
         schema = self.table(ref).schema

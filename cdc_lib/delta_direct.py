@@ -185,6 +185,11 @@ def size(path: str) -> int:
     return sum(found.to_pylist())
 
 
+def files(path: str) -> list[str]:
+    """Paths of the newest version's files."""
+    return _absolute(path, pa.table(existing(path).get_add_actions(flatten=True)))
+
+
 def files_with(path: str, column: str, low: int, high: int) -> list[str]:
     """Paths of the newest version's files that may have rows with ``low <= column <= high``."""
     found = pa.table(existing(path).get_add_actions(flatten=True))

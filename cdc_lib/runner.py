@@ -1,4 +1,5 @@
-"""What ``cdc run``, ``capture``, ``apply`` and ``snapshot`` do: own the pipeline, climb the ladder, report.
+"""What ``cdc run``, ``capture``, ``apply``, ``snapshot`` and ``reconcile`` do: own the pipeline, climb the
+ladder, report.
 
 The steps themselves, and the order that makes every change arrive exactly once, are in ``capture``.
 """
@@ -10,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from typing_extensions import Self
@@ -26,6 +27,8 @@ from cdc_lib.faults import reach
 from cdc_lib.metrics import Metrics
 from cdc_lib.owner import Owner
 from cdc_lib.progress import Progress
+from cdc_lib.reconcile import Reconciled
+from cdc_lib.reconcile.verb import Reconciliation
 from cdc_lib.schema import TableId
 from cdc_lib.source import open_source
 
@@ -96,7 +99,30 @@ class Runner:
         """Bring silver up to what bronze has; the source is not connected."""
         return self._reported("apply", self._apply)
 
-    def _capture(self, *, silver: bool, continuous: bool = False, retake: Retake = ()) -> None:
+    def reconcile(self, tables: Sequence[str] = (), *, repair: bool = False, shown: int = 20) -> Reconciled:
+        """Bring silver to a position of the source's log and compare it with the source there, every cell.
+
+        :param tables: source names, ``schema.table``; none means all.
+        :param repair: write the source's values where silver differs, as rows of bronze.
+        :param shown: how many differences of each table the result names.
+        """
+        wanted = [_table_id(name) for name in tables]
+        found: list[Reconciled] = []
+
+        def compare(capture: Capture) -> None:
+            found.append(Reconciliation(capture, wanted, repair=repair, shown=shown).run())
+
+        run = self._reported("reconcile", lambda: self._capture(silver=True, then=compare))
+        return replace(found[0], metrics=run.metrics)
+
+    def _capture(
+        self,
+        *,
+        silver: bool,
+        continuous: bool = False,
+        retake: Retake = (),
+        then: Callable[[Capture], None] | None = None,
+    ) -> None:
         pipeline = self._context.pipeline
         self._context.control.create()
         owner = Owner(self._context.control, pipeline.run.lease_seconds)
@@ -108,6 +134,8 @@ class Runner:
             while continuous:
                 capture.next_round()
                 capture.to_end()
+            if then is not None:
+                then(capture)
 
     def _apply(self) -> None:
         self._context.control.create()

@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from cdc_lib.errors import FixConfiguration
@@ -121,6 +122,16 @@ def session() -> SparkSession:
 def is_connect(spark: SparkSession) -> bool:
     """Whether the session talks to a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def send_by_value(spark: SparkSession, *modules: ModuleType) -> None:
+    """Let what is in these modules travel whole to Spark's Python workers: a Spark Connect server need not
+    have this package installed."""
+    if is_connect(spark):
+        from pyspark import cloudpickle
+
+        for module in modules:
+            cloudpickle.register_pickle_by_value(module)
 
 
 def sibling(spark: SparkSession) -> SparkSession:

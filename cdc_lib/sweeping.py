@@ -52,7 +52,7 @@ def emptied(reading: Reading, entries: Sequence[CapturedTable], position: Positi
         assert entry.table is not None
         row = {
             "op": Op.TRUNCATE.value,
-            "source": _source(source),
+            "source": _source(source, VANISHED),
             "position": position.sort_key,
             "ordinal": 0,
         }
@@ -62,8 +62,10 @@ def emptied(reading: Reading, entries: Sequence[CapturedTable], position: Positi
     return batch
 
 
-def deleted(table: Table, keys: pa.Table, source: pa.DataType, position: str) -> pa.RecordBatch:
-    """Deletes whose before-image has the key alone."""
+def deleted(
+    table: Table, keys: pa.Table, source: pa.DataType, position: str, *, marker: str = VANISHED
+) -> pa.RecordBatch:
+    """Deletes whose before-image has the key alone; ``marker`` goes to ``source.snapshot``."""
     count = keys.num_rows
     before = [
         _column(keys, field.name).cast(field.type) if field.name in table.key else pa.nulls(count, field.type)
@@ -78,7 +80,7 @@ def deleted(table: Table, keys: pa.Table, source: pa.DataType, position: str) ->
         pa.nulls(count, STRINGS),
         pa.nulls(count, SPECIAL),
         pa.nulls(count, table.key_type),
-        pa.repeat(pa.scalar(_source(source), source), count),
+        pa.repeat(pa.scalar(_source(source, marker), source), count),
         pa.nulls(count, TRANSACTION),
         pa.repeat(position, count),
         pa.array(np.arange(count, dtype=np.int64)),
@@ -91,7 +93,7 @@ def _column(keys: pa.Table, name: str) -> pa.Array:
     return chunked.chunk(0) if chunked.num_chunks else pa.array([], chunked.type)
 
 
-def _source(kind: pa.DataType) -> dict[str, object]:
+def _source(kind: pa.DataType, marker: str) -> dict[str, object]:
     now = time.time_ns()
-    known = {"snapshot": VANISHED, "ts_ms": now // 1_000_000, "ts_us": now // 1_000, "ts_ns": now}
+    known = {"snapshot": marker, "ts_ms": now // 1_000_000, "ts_us": now // 1_000, "ts_ns": now}
     return {field.name: known.get(field.name) for field in kind}

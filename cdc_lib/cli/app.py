@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional, TypeVar
 
 import typer
 from typer.main import get_command
@@ -24,6 +24,8 @@ from cdc_lib.progress import for_console
 
 if TYPE_CHECKING:
     from cdc_lib.runner import Runner, RunResult
+
+T = TypeVar("T")
 
 app = typer.Typer(
     name="cdc",
@@ -133,6 +135,30 @@ def snapshot(
 
 
 @app.command()
+def reconcile(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[PIPELINE] [TABLE...]", show_default=False)
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write the source's values where silver differs.")
+    ] = False,
+    rows: Annotated[int, typer.Option(help="Show at most so many differences of a table.", min=0)] = 20,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Catch up, then compare every cell of silver with the source, at one position of its log."""
+    from cdc_lib.cli.reconciled import show_reconciled
+
+    path, tables = selection.split(words or [])
+    found = _work(path, lambda runner: runner.reconcile(tables, repair=repair, shown=rows))
+    if json:
+        output.show_json(found.to_dict())
+    else:
+        show_reconciled(found)
+    raise typer.Exit(0 if found.same else 1)
+
+
+@app.command()
 def status(pipeline: Name = None, json: Json = False, debug: Debug = False) -> None:
     """State, lag, last batch and last error, by table; starts no Spark for tables at a path."""
     from cdc_lib.cli.reports import show_status
@@ -225,17 +251,23 @@ def main() -> None:
 
 def _run(path: Path, verb: Callable[[Runner], RunResult]) -> None:
     from cdc_lib.cli.reports import show_result
+
+    show_result(_work(path, verb))
+
+
+def _work(path: Path, verb: Callable[[Runner], T]) -> T:
+    """What a verb that owns the pipeline returns, its progress shown meanwhile."""
     from cdc_lib.runner import Runner
 
     loaded = _load(path)
     _need_java()
     console = output.stderr()
 
-    def work(stop: threading.Event) -> RunResult:
+    def work(stop: threading.Event) -> T:
         with for_console(console) as progress, Runner(loaded, progress=progress, stop=stop) as runner:
             return verb(runner)
 
-    show_result(run_stoppable(work))
+    return run_stoppable(work)
 
 
 def _load(path: Path) -> Pipeline:

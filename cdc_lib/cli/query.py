@@ -11,6 +11,7 @@ from cdc_lib import silver
 from cdc_lib.config import Pipeline
 from cdc_lib.delta import Lake
 from cdc_lib.errors import FixConfiguration
+from cdc_lib.named_tables import register
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def query(pipeline: Pipeline, statement: str, *, limit: int) -> Answer:
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     lake = Lake(pipeline.target)
     try:
-        for named in lake.register():
+        for named in register(lake, pipeline.target):
             if named.layer == "silver":
                 silver.show_current(lake, lake.ref(named.layer, named.name), named)
         frame = lake.spark.sql(statement)

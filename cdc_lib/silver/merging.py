@@ -83,7 +83,7 @@ def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
     if not lake.exists(target.silver):
         return pa.table({})
     if not target.history:
-        return _keys(lake, target, F.col(SEQUENCE) < batch << 32)
+        return _keys(lake, target, F.coalesce(F.col(SEQUENCE), F.lit(-1)) < batch << 32)
     # A row that is as it was begins no version; bronze says whether it was seen.
     seen = events(
         bronze.batches(lake, target.bronze, batch - 1, MAX_BATCH), Shape(target.table, history=True)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from cdc_lib.delta import Field, Lake, TableRef, literal
 from cdc_lib.errors import CdcError, FixConfiguration
+from cdc_lib.named_tables import create_view
 from cdc_lib.nested_types import quoted
 from cdc_lib.schema import Column, Table
 from cdc_lib.types import arrow_type, spark_type, widens
@@ -134,7 +135,7 @@ def show_current(lake: Lake, silver: TableRef, named: TableRef) -> None:
     if END_AT in names:
         shown = ", ".join(quoted(name) for name in names if name not in (START_AT, END_AT, ENDED_AT))
         query = f"SELECT {shown} FROM {named.sql} WHERE {quoted(END_AT)} IS NULL"  # noqa: S608  names are quoted
-        lake.create_view(replace(named, name=f"{named.name}_current"), query)
+        create_view(lake, replace(named, name=f"{named.name}_current"), query)
 
 
 def _follow(lake: Lake, target: SilverTable) -> None:

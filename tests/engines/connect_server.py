@@ -44,6 +44,8 @@ class Outcome:
     why: str = ""
     remedy: str = ""
     trace: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+    """What the verb returned, where that is more than metrics."""
 
     @property
     def text(self) -> str:
@@ -86,9 +88,10 @@ class ConnectServer:
             self._process.kill()
         self._log.close()
 
-    def run(self, pipeline: Path, verb: str = "run", tables: Sequence[str] = ()) -> Outcome:
+    def run(self, pipeline: Path, verb: str = "run", tables: Sequence[str] = (), **options: Any) -> Outcome:
         """Run a verb on a pipeline file; its error is the answer."""
-        answer = self._ask({"do": "run", "pipeline": str(pipeline), "verb": verb, "tables": list(tables)})
+        asked = {"do": "run", "pipeline": str(pipeline), "verb": verb, "tables": list(tables)}
+        answer = self._ask({**asked, "options": options})
         return Outcome(**answer)
 
     def sql(self, query: str, folder: Path) -> pa.Table:
@@ -143,7 +146,9 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     try:
         with Runner(load(Path(request["pipeline"]))) as runner:
             verb = getattr(runner, request["verb"])
-            return {"metrics": (verb(request["tables"]) if request["tables"] else verb()).metrics}
+            done = verb(*filter(None, [request["tables"]]), **request["options"])
+            result = done.to_dict() if hasattr(done, "to_dict") else {}
+            return {"metrics": dict(done.metrics), "result": result}
     except CdcError as error:
         told = {"what": error.what, "why": error.why, "remedy": error.remedy}
         kind = {"error": type(error).__name__, "exit_code": error.exit_code}

@@ -66,6 +66,13 @@ class PipelineUnderTest:
             raise RunFailed(outcome.trace or outcome.text)
         return outcome
 
+    def reconcile(self, *tables: str, **options: Any) -> dict[str, Any]:
+        """What ``cdc reconcile --json`` prints."""
+        outcome = self.spark.run(self.write(), "reconcile", tables, **options)
+        if outcome.error:
+            raise RunFailed(outcome.trace or outcome.text)
+        return outcome.result
+
     def attempt(self, verb: str = "run", tables: Sequence[str] = ()) -> Outcome:
         """A run that may end in an error."""
         return self.spark.run(self.write(), verb, tables)

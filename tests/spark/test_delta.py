@@ -17,6 +17,7 @@ from cdc_lib import spark_session
 from cdc_lib.config import Target
 from cdc_lib.delta import Conflict, Field, Lake, TableRef, Txn
 from cdc_lib.errors import FixConfiguration
+from cdc_lib.named_tables import register
 
 FIELDS = [
     Field("id", "BIGINT", "it's the \\key"),
@@ -167,7 +168,7 @@ class TestStatements:
         lake = Lake(target, lambda: spark)
         lake.create(lake.ref("control", "signals"), FIELDS)
         for _ in range(2):
-            lake.register()
+            register(lake, target)
         spark.sql(f"INSERT INTO {name}c.signals (id) VALUES (7)").collect()
         assert lake.rows(lake.ref("control", "signals"), ["id"]) == [{"id": 7}]
         for schema in (f"{name}b", f"{name}s", f"{name}c"):
