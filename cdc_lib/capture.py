@@ -133,12 +133,14 @@ class Capture:
         # Before the source is made ready: once it is, nobody can tell any more.
         self._snapshots.read_missed(self.due.missed(self.standing.captured, tables))
         self._prepare(tables)
-        self._snapshots.queue(self.due.back(self.standing.captured, tables))
+        back = self.due.back(self.standing.captured, tables)
+        self._snapshots.queue(back)
         self._release()
         asked = answer_signals(self.control, self.standing.captured)
         reach("signals.answered")
-        self._discover(tables)
+        new = self._discover(tables)
         self._snapshots.queue([*retake, *asked])
+        self._snapshots.trust({*retake, *asked} - {*back, *new})
         self._wanted = ()
         if self.standing.position is None:
             recovery.refuse_other_incarnation(self._ladder, self.standing.captured)
@@ -215,10 +217,11 @@ class Capture:
             self.source.release(self.standing.durable)
         reach("released")
 
-    def _discover(self, tables: Sequence[TableId]) -> None:
+    def _discover(self, tables: Sequence[TableId]) -> list[TableId]:
         new = self.standing.captured.discover(tables, self.due.first_state)
         if new:
             self.control.tables.save([entry.state for entry in new])
+        return [entry.id for entry in new]
 
     def set_state(
         self, entries: Sequence[CapturedTable], state: State, reason: str = "", remedy: str = ""

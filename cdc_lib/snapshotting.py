@@ -9,7 +9,7 @@ without a key, which windows cannot join with their changes, for ``snapshot.mode
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cdc_lib.captured import CapturedTable
@@ -38,8 +38,13 @@ class Snapshots:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._planned_anew = False
+        self._trusted: frozenset[TableId] = frozenset()
 
     # -- what is due
+
+    def trust(self, tables: Collection[TableId]) -> None:
+        """The changes of these tables have reached us all the time."""
+        self._trusted = frozenset(tables)
 
     def queue(self, tables: Sequence[TableId]) -> None:
         """These tables are to be read whole."""
@@ -118,7 +123,8 @@ class Snapshots:
         """Read tables in windows, the log first up to now, so that the first window is short."""
         capture = self._capture
         run = capture.pipeline.run
-        if capture.standing.position is None:
+        first = capture.standing.position is None
+        if first:
             capture.start(capture.source.start())
         capture.stream_to(capture.source.span().newest)
         capture.progress.phase("snapshot")
@@ -134,6 +140,9 @@ class Snapshots:
             every = [chunk for chunks in plan.values() for chunk in chunks]
             position, number = capture.standing.position, capture.standing.batch + 1
             assert position is not None
+            captured = capture.standing.captured
+            if not first and any(captured[table_id].id not in self._trusted for table_id in new):
+                position = capture.source.with_open_writers(position)
             batches = window_batches(capture.reading(), session, every, position, number)
             self._commit(batches, waiting, plan)
 

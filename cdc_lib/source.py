@@ -261,6 +261,11 @@ class Source(ABC):
         """Open one consistent view of the tables. For a new pipeline its position is also where streaming
         starts, and it creates the slot (unless ``spec.keep`` is off); later ones use a temporary slot."""
 
+    def with_open_writers(self, position: Position) -> Position:
+        """``position``, after which pieces are read of tables whose changes have only just begun to reach us.
+        What transactions that are open now wrote to them before is in no log, so a piece must show it."""
+        return position
+
     @abstractmethod
     def incremental(self, spec: SnapshotSpec) -> IncrementalSession:
         """Read these tables in pieces while changes flow; only for tables with a key."""

@@ -107,10 +107,10 @@ class PostgresIncremental(IncrementalSession):
             execute(connection, "ROLLBACK")
             if time.monotonic() > deadline:
                 raise RetryLater(
-                    f"transaction {hidden[0]} is in the log and still not visible",
-                    why="its commit waits, for example for a synchronous standby that does not answer; "
-                    "a snapshot would miss its rows",
-                    remedy="look at synchronous_standby_names and pg_stat_activity, then run again",
+                    f"transaction {hidden[0]} may be in the log and is still not visible",
+                    why="it is open, or its commit waits, for example for a synchronous standby that does "
+                    "not answer; a snapshot would miss its rows",
+                    remedy="look at pg_stat_activity and synchronous_standby_names, then run again",
                 )
             time.sleep(0.2)
 

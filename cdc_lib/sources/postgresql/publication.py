@@ -6,16 +6,12 @@ tables are published through their root, so that a new partition changes nothing
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from cdc_lib.errors import CdcError, FixSource, RetryLater
+from cdc_lib.errors import CdcError, FixSource
 from cdc_lib.schema import TableId
-from cdc_lib.sources.postgresql.catalog import Relation
-from cdc_lib.sources.postgresql.chunks import source_of
 from cdc_lib.sources.postgresql.connection import execute, rows
 from cdc_lib.sources.postgresql.errors import translated
 from cdc_lib.sources.postgresql.shape import quoted
@@ -26,11 +22,6 @@ if TYPE_CHECKING:
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
 _OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
-LOCK_MILLISECONDS = 1_500
-"""Wait for a table's lock in one go: longer than ``deadlock_timeout``, after which autovacuum gives way."""
-PAUSE_SECONDS = 2.0
-WRITERS_SECONDS = 60
-"""How long transactions that write to a table may keep it from being published."""
 
 _HEAD = """
     SELECT p.oid, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
@@ -136,19 +127,14 @@ def find(connection: Connection, name: str) -> Publication | None:
     )
 
 
-def prepare(
-    connection: Connection, name: str, mode: str, relations: Mapping[TableId, Relation]
-) -> Publication:
+def prepare(connection: Connection, name: str, mode: str, tables: Sequence[TableId]) -> Publication:
     """Create or alter the publication as ``publication.autocreate.mode`` says.
 
     :raises FixSource: it does not exist and must not be created, or a right is missing.
-    :raises RetryLater: transactions that write to a table that is to be added do not end.
     """
-    tables, found = sorted(relations), find(connection, name)
-    due = alteration(found, name, mode, tables)
+    due = alteration(find(connection, name), name, mode, tables)
     if due is not None:
-        had = frozenset[TableId]() if found is None else found.tables
-        _execute(connection, due, [relations[table] for table in sorted(due.after.tables - had)])
+        _execute(connection, due)
     after = find(connection, name)
     if after is None:
         raise missing(name, tables)
@@ -230,45 +216,12 @@ def _change(name: str, tables: Sequence[TableId]) -> Any:
     return sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(sql.Identifier(name), _listed(tables))
 
 
-def _execute(connection: Connection, due: Alteration, added: Sequence[Relation]) -> None:
-    """What a transaction wrote to a table before that was published is not in our log, and while it is open,
-    not in any view either. So a table is added at a moment when no such transaction is open."""
+def _execute(connection: Connection, due: Alteration) -> None:
+    """No lock that writers notice. So what open transactions wrote to an added table before is not in our
+    log; whoever reads the table waits for them (``Source.with_open_writers``)."""
     done = {"create": "created", "alter": "altered"}[due.action]
-    deadline = time.monotonic() + WRITERS_SECONDS
-    doing = f"the publication {due.after.name} cannot be {done}"
-    with translated(doing), naming_blockers(connection):
-        while not _executed(connection, due.query, added):
-            if time.monotonic() > deadline:
-                raise RetryLater(
-                    doing,
-                    why=f"transactions that write to {', '.join(str(one.id) for one in added)} do not end",
-                    remedy="run again when they have ended",
-                )
-            time.sleep(PAUSE_SECONDS)
-
-
-def _executed(connection: Connection, query: Any, added: Sequence[Relation]) -> bool:
-    """Whether the locks were had; writers that come meanwhile wait for :data:`LOCK_MILLISECONDS` at most."""
-    import psycopg2
-    from psycopg2 import errors, sql
-
-    execute(connection, "BEGIN")
-    try:
-        execute(
-            connection, "SELECT pg_catalog.set_config('lock_timeout', %s, true)", (str(LOCK_MILLISECONDS),)
-        )
-        for relation in added:
-            execute(connection, sql.SQL("LOCK TABLE {} IN SHARE MODE").format(source_of(relation)))
-        execute(connection, query)
-        execute(connection, "COMMIT")
-    except errors.LockNotAvailable:
-        execute(connection, "ROLLBACK")
-        return False
-    except psycopg2.Error:
-        with suppress(psycopg2.Error):
-            execute(connection, "ROLLBACK")
-        raise
-    return True
+    with translated(f"the publication {due.after.name} cannot be {done}"), naming_blockers(connection):
+        execute(connection, due.query)
 
 
 def _listed(tables: Sequence[TableId]) -> Any:

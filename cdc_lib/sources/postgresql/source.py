@@ -186,6 +186,11 @@ class PostgresSource(Source):
         unseen = View.of(self._control).unfinished(next_transaction(self._control))
         return replace(here.at(state.confirmed), unseen=unseen)
 
+    def with_open_writers(self, position: Position) -> PostgresPosition:
+        assert isinstance(position, PostgresPosition)
+        open_now = View.of(self._control).unfinished(next_transaction(self._control))
+        return replace(position, unseen=tuple(sorted({*position.unseen, *open_now})))
+
     def _exported(self, snapshot: str) -> View:
         with closing(connect(self.config)) as reader, translated("the exported snapshot cannot be opened"):
             execute(reader, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -242,7 +247,7 @@ class PostgresSource(Source):
     def _publish(self, relations: Mapping[TableId, catalog.Relation]) -> None:
         tables = sorted(relations)
         mode = self.config["publication.autocreate.mode"]
-        ready = publication.prepare(self._control, self.config["publication.name"], mode, relations)
+        ready = publication.prepare(self._control, self.config["publication.name"], mode, tables)
         partitioned = [table for table in tables if relations[table].partitioned]
         publication.refuse_incomplete(ready, tables, partitioned)
 
