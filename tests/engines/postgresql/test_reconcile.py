@@ -254,6 +254,12 @@ def test_in_a_catalog(database: PostgresDatabase, make_pipeline: MakePipeline) -
     pipeline.target = {"catalog": "spark_catalog", **layers}
     pipeline.run()
     damage(pipeline)
+    # A client of Spark Connect, whose server's workers are sent the code that hashes.
+    process = pipeline.start("reconcile")
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 1, output
+    assert "8 differ, 0 not known, 1 missing in silver, 1 only in silver" in output
+    assert "cdc reconcile public.t --repair" in output
     [table] = pipeline.reconcile(repair=True)["tables"]
     assert {key for key, _ in cells(table)} == {"-1", *map(str, DAMAGE), "30"}
     assert (table["different"], table["same"]) == (10, True)
