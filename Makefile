@@ -15,7 +15,7 @@ FOLDER ?= demo
 export CDC_JARS := $(CURDIR)/.jars
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test lint bench docs clean
+.PHONY: help setup demo test lint hunt bench docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -35,6 +35,10 @@ lint: $(STAMP)  ## ruff and mypy --strict
 	@$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+hunt: $(STAMP)  ## a search for faults by random schemas, histories and kills: SEED=1 MINUTES=30
+	@export JAVA_HOME="$$($(PY) -m cdc_lib.java)"
+	$(PY) -m tests.hunt $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 bench: $(STAMP)  ## the benchmarks; results go to benchmarks/results and docs/benchmarks.md
 	@export JAVA_HOME="$$($(PY) -m cdc_lib.java)"

@@ -1,8 +1,8 @@
 """Step 3 of the ladder: read the signals that people inserted, and answer each exactly once.
 
 A signal is a row in ``control.signals`` (id, type, data), as in Debezium. To add a type: write a function
-that takes the parsed ``data`` and the captured tables, returns the tables to snapshot and the answer's text,
-and raises :class:`Rejected`; then name it in :data:`ACTIONS`.
+that takes the parsed ``data`` and the captured tables, returns what is :class:`Accepted`, and raises
+:class:`Rejected`; then name it in :data:`ACTIONS`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cdc_lib.captured import Captured
@@ -25,7 +26,25 @@ class Rejected(ValueError):
     """A signal that cannot be carried out; the text says why and what to do."""
 
 
-Action = Callable[[Mapping[str, Any], Captured], tuple[list[TableId], str]]
+@dataclass(frozen=True)
+class Accepted:
+    """What a signal asks for: tables to read whole, a line for the log. ``text`` is the answer."""
+
+    text: str
+    tables: Sequence[TableId] = ()
+    message: str | None = None
+
+
+Action = Callable[[Mapping[str, Any], Captured], Accepted]
+
+
+@dataclass(frozen=True)
+class Considered:
+    """An unanswered signal, and what is to be said to it; ``accepted`` is None if it is rejected."""
+
+    signal: Signal
+    answer: Answer
+    accepted: Accepted | None = None
 
 
 def answer_signals(control: Control, captured: Captured) -> list[TableId]:
@@ -34,24 +53,35 @@ def answer_signals(control: Control, captured: Captured) -> list[TableId]:
     The answer is written after the table states that carry the work, by the caller's next step; a signal
     that was acted on but not answered is acted on again, which does no harm.
     """
+    considered = consider_signals(control, captured)
+    for each in considered:
+        if each.accepted is not None and each.accepted.message is not None:
+            log.info("signal message=%s", each.accepted.message)
+    if considered:
+        control.answers.add([each.answer for each in considered])
+    return wanted_tables(considered)
+
+
+def consider_signals(control: Control, captured: Captured) -> list[Considered]:
+    """What is to be answered to the unanswered signals, oldest first; writes nothing."""
     answered = control.answers.ids()
-    wanted: list[TableId] = []
-    answers = []
-    for signal in control.signals.load():
-        if signal.id in answered:
-            continue
-        try:
-            tables, text = _act(signal, captured)
-            wanted += tables
-            answers.append(Answer(signal.id, "accepted", text))
-        except Rejected as reason:
-            answers.append(Answer(signal.id, "rejected", str(reason)))
-    if answers:
-        control.answers.add(answers)
-    return wanted
+    return [_considered(signal, captured) for signal in control.signals.load() if signal.id not in answered]
 
 
-def _act(signal: Signal, captured: Captured) -> tuple[list[TableId], str]:
+def wanted_tables(considered: Sequence[Considered]) -> list[TableId]:
+    """The tables that accepted signals ask to snapshot."""
+    return [table for each in considered if each.accepted for table in each.accepted.tables]
+
+
+def _considered(signal: Signal, captured: Captured) -> Considered:
+    try:
+        accepted = _act(signal, captured)
+    except Rejected as reason:
+        return Considered(signal, Answer(signal.id, "rejected", str(reason)))
+    return Considered(signal, Answer(signal.id, "accepted", accepted.text), accepted)
+
+
+def _act(signal: Signal, captured: Captured) -> Accepted:
     action = ACTIONS.get(signal.type)
     if action is None:
         raise Rejected(f"no signal of type {signal.type!r}; known: {', '.join(sorted(ACTIONS))}")
@@ -64,7 +94,7 @@ def _act(signal: Signal, captured: Captured) -> tuple[list[TableId], str]:
     return action(data, captured)
 
 
-def _execute_snapshot(data: Mapping[str, Any], captured: Captured) -> tuple[list[TableId], str]:
+def _execute_snapshot(data: Mapping[str, Any], captured: Captured) -> Accepted:
     """Debezium's ``execute-snapshot``: ``data-collections`` holds names or anchored expressions."""
     names = data.get("data-collections")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -78,7 +108,7 @@ def _execute_snapshot(data: Mapping[str, Any], captured: Captured) -> tuple[list
     tables = [entry.id for entry in captured if any(_matches(name, entry.id) for name in names)]
     if names and not tables:
         raise Rejected("no captured table has one of these names")
-    return tables, f"{len(tables)} tables are read again by this run"
+    return Accepted(f"{len(tables)} tables are read again by this run", tables)
 
 
 def _matches(expression: str, table: TableId) -> bool:
@@ -88,13 +118,12 @@ def _matches(expression: str, table: TableId) -> bool:
         raise Rejected(f"{expression!r} is not an expression") from None
 
 
-def _log(data: Mapping[str, Any], captured: Captured) -> tuple[list[TableId], str]:
+def _log(data: Mapping[str, Any], captured: Captured) -> Accepted:
     """Debezium's ``log``: write ``message`` to the log."""
     message = data.get("message")
     if not isinstance(message, str):
         raise Rejected('data needs "message": a text')
-    log.info("signal message=%s", message)
-    return [], "logged"
+    return Accepted("logged", message=message)
 
 
 ACTIONS: Mapping[str, Action] = {"execute-snapshot": _execute_snapshot, "log": _log}

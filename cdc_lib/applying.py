@@ -62,11 +62,7 @@ class Applier:
 
     def apply(self, captured: Captured, progress: Progress) -> dict[str, int]:
         """Merge all pending tables; rows read from bronze by table name."""
-        work = [
-            (captured[table_id], pending)
-            for table_id, pending in sorted(self._pending.items())
-            if captured[table_id].state.state is not State.BRONZE_ONLY
-        ]
+        work = self.due(captured)
         self._pending.clear()
         if not work:
             return {}
@@ -78,13 +74,27 @@ class Applier:
         self._control.watermarks.commit_applied(done)
         return rows
 
+    def due(self, captured: Captured) -> list[tuple[CapturedTable, Pending]]:
+        """The tables that :meth:`apply` would merge, and what of them."""
+        return [
+            (captured[table_id], pending)
+            for table_id, pending in sorted(self._pending.items())
+            if captured[table_id].state.state is not State.BRONZE_ONLY
+        ]
+
+    def applied(self, table_id: str) -> int:
+        """The newest batch that a silver table has."""
+        return self._applied.get(table_id, 0)
+
     def _one(self, entry: CapturedTable, pending: Pending, progress: Progress) -> tuple[str, int]:
         upto = pending.upto
         target = self._target(entry)
+        after, facts = self.applied(entry.table_id), pending.facts
         if entry.table_id not in self._ready:
-            silver.ensure(self._lake, target, self._incarnation)
+            if silver.ensure(self._lake, target, self._incarnation) and after:
+                # Somebody dropped it: it is made anew from all of bronze.
+                after, facts = 0, None
             self._ready.add(entry.table_id)
-        after = self._applied.get(entry.table_id, 0)
         try:
             outcome = silver.apply(
                 self._lake,
@@ -92,7 +102,7 @@ class Applier:
                 after=after,
                 upto=upto,
                 incarnation=self._incarnation,
-                facts=pending.facts,
+                facts=facts,
             )
         except silver.KeylessUpdate as error:
             self._stop_silver(entry, str(error), upto)
@@ -121,13 +131,15 @@ class Applier:
 
     def _target(self, entry: CapturedTable) -> silver.SilverTable:
         assert entry.table is not None
+        rule = self._pipeline.rule(entry.id)
         return silver.SilverTable(
             table=entry.table,
             bronze=self._lake.ref("bronze", entry.state.bronze),
             silver=self._lake.ref("silver", entry.state.silver),
             table_id=entry.table_id,
-            delete=self._pipeline.rule(entry.id).delete,
+            delete=rule.delete,
             since=dict(entry.since),
+            scd=rule.scd,
         )
 
     def report_unavailable(self, entry: CapturedTable, rows: int, batch: int) -> None:

@@ -25,7 +25,8 @@ from cdc_lib.control.batches import Seal
 from cdc_lib.control.incidents import Incident
 from cdc_lib.control.tables import State
 from cdc_lib.delta import Lake
-from cdc_lib.errors import FixConfiguration, Interrupted, ResnapshotNeeded
+from cdc_lib.due import Due, refuse_unknown
+from cdc_lib.errors import Interrupted, ResnapshotNeeded
 from cdc_lib.faults import reach
 from cdc_lib.ladder import Ladder
 from cdc_lib.metrics import Metrics
@@ -47,8 +48,6 @@ Retake = Sequence[TableId] | None
 """Tables to read again; None means all."""
 APPLY_SECONDS = 20.0
 """How far silver may stay behind bronze while there is more to read."""
-STREAMING_MODES = frozenset({"initial", "no_data", "never"})
-SNAPSHOT_MODES = frozenset({"initial", "initial_only"})
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,11 @@ class Capture:
         self._owner = owner
         self.silver = silver
         self._wanted = retake
+        self.due = Due(context.pipeline, context.control, source)
         self._snapshots = Snapshots(self)
         self._settling = Settling(self)
         self._applied_at = time.monotonic()
         self.tables: list[TableId] = []
-        self._mode = context.pipeline.source["snapshot.mode"]
         self._ladder = Ladder(
             context.lake, context.control, context.pipeline, owner.lease, source.source_type
         )
@@ -130,8 +129,11 @@ class Capture:
         """Make the source ready, let it forget what is committed, answer signals, snapshot what is due."""
         tables = self.tables = self.source.tables()
         retake = tables if self._wanted is None else self._wanted
-        self._refuse_unknown(tables, retake)
+        refuse_unknown(tables, retake)
+        # Before the source is made ready: once it is, nobody can tell any more.
+        self._snapshots.read_missed(self.due.missed(self.standing.captured, tables))
         self._prepare(tables)
+        self._snapshots.queue(self.due.back(self.standing.captured, tables))
         self._release()
         asked = answer_signals(self.control, self.standing.captured)
         reach("signals.answered")
@@ -140,7 +142,7 @@ class Capture:
         self._wanted = ()
         if self.standing.position is None:
             recovery.refuse_other_incarnation(self._ladder, self.standing.captured)
-            if self._mode not in SNAPSHOT_MODES:
+            if not self.due.snapshots:
                 self.start(self.source.start())
         self._snapshots.take_waiting()
 
@@ -171,7 +173,7 @@ class Capture:
         self.context.check_stop()
         self._owner.confirm()
         self._release()
-        if self.source.tables() != self.tables:
+        if self.source.tables() != self.tables or self.source.unlogged(self.tables):
             self.begin()
 
     def _retakes(self, table: TableId) -> bool:
@@ -204,7 +206,7 @@ class Capture:
     @property
     def streaming(self) -> bool:
         """Whether the log is captured at all."""
-        return self._mode in STREAMING_MODES
+        return self.due.streaming
 
     def _release(self) -> None:
         """Only ever up to a watermark that is durable; what was read since does not count."""
@@ -213,32 +215,19 @@ class Capture:
             self.source.release(self.standing.durable)
         reach("released")
 
-    def _refuse_unknown(self, tables: Sequence[TableId], retake: Sequence[TableId]) -> None:
-        if not tables:
-            raise FixConfiguration(
-                "the pipeline captures no table",
-                why="no table of the database passes its schema and table filters",
-                remedy="correct schema.include.list and table.include.list in the pipeline file",
-            )
-        missing = [str(table) for table in retake if table not in tables]
-        if missing:
-            raise FixConfiguration(
-                f"{', '.join(missing)}: no such captured table",
-                why="it does not exist, or the filters of the pipeline leave it out",
-                remedy="cdc tables shows the captured ones",
-            )
-
     def _discover(self, tables: Sequence[TableId]) -> None:
-        state = State.SNAPSHOT if self._mode in SNAPSHOT_MODES else State.STREAMING
-        new = self.standing.captured.discover(tables, state)
+        new = self.standing.captured.discover(tables, self.due.first_state)
         if new:
             self.control.tables.save([entry.state for entry in new])
 
-    def set_state(self, entries: Sequence[CapturedTable], state: State) -> None:
+    def set_state(
+        self, entries: Sequence[CapturedTable], state: State, reason: str = "", remedy: str = ""
+    ) -> None:
         """Write the tables' state, if it is another one."""
-        changed = [entry for entry in entries if entry.state.state is not state]
+        wanted = (state, reason)
+        changed = [entry for entry in entries if (entry.state.state, entry.state.reason) != wanted]
         for entry in changed:
-            entry.state = replace(entry.state, state=state, reason="", remedy="")
+            entry.state = replace(entry.state, state=state, reason=reason, remedy=remedy)
         if changed:
             self.control.tables.save([entry.state for entry in changed])
 

@@ -286,8 +286,7 @@ class Lake:
     def table_at(self, ref: TableRef, version: int) -> DataFrame:
         """The table as it was at a version, however often it is read."""
         if ref.path is not None:
-            reader = self.spark.read.format("delta").option("versionAsOf", version)
-            found: DataFrame = reader.load(ref.path)
+            found: DataFrame = self.spark.read.format("delta").load(ref.path, versionAsOf=version)
             return found
         return self.spark.sql(f"SELECT * FROM {ref.sql} VERSION AS OF {int(version)}")  # noqa: S608  quoted
 
@@ -345,10 +344,17 @@ class Lake:
         """The newest transaction version of an application; None if none, or unreadable (in a catalog)."""
         return None if ref.path is None else direct.transaction_version(ref.path, app_id)
 
-    def register(self) -> None:
-        """Make the tables under a path known by name in the session's catalog (``schema.table``)."""
-        if self._target.path is None:
+    def create_view(self, ref: TableRef, query: str) -> None:
+        """Create or replace a view in a catalog, unless a table has its name."""
+        if self.exists(ref) and self.spark.catalog.getTable(ref.sql).tableType != "VIEW":
             return
+        self.execute(f"CREATE OR REPLACE VIEW {ref.sql} AS {query}")
+
+    def register(self) -> list[TableRef]:
+        """Make the tables under a path known by name in the session's catalog, as what is returned."""
+        if self._target.path is None:
+            return []
+        named = []
         root = Path(self._target.path).absolute()
         for layer in LAYERS:
             schema = getattr(self._target, layer)
@@ -356,6 +362,8 @@ class Lake:
             self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)} LOCATION {location}").collect()
             for folder in sorted((root / schema).glob("*/_delta_log")):
                 self._register(quoted(schema), folder.parent)
+                named.append(TableRef(layer, folder.parent.name, None, None, schema))
+        return named
 
     def _register(self, schema: str, folder: Path) -> None:
         name = f"{schema}.{quoted(folder.name)}"

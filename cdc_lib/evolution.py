@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cdc_lib.errors import ResnapshotNeeded
@@ -12,8 +12,8 @@ from cdc_lib.types import spark_type, widens
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """``kind``: added, readded (had been dropped before), dropped, widened, retyped (same bronze type),
-    incompatible."""
+    """``kind``: added, readded (had been dropped before), renamed (stands where a dropped column stood, and
+    may have its values), dropped, widened, retyped (same bronze type), incompatible."""
 
     kind: str
     column: str
@@ -32,9 +32,11 @@ def next_version(old: Table, new: Table, ever: Mapping[str, Column]) -> tuple[Ta
     :param ever: the newest column of each name that the table ever had; bronze still has them all.
 
     A column keeps its id when it keeps its name and its place among the columns that both versions have.
-    PostgreSQL never reorders columns, so one that moved behind others was dropped and added again.
+    PostgreSQL never reorders columns, so one that moved behind others was dropped and added again; it adds
+    columns at the end, so a new one between others had another name before.
     """
     kept = _kept(old, new)
+    renamed = _renamed(old, new, kept)
     last_id = max((column.id for column in ever.values()), default=0)
     by_name = {column.name: column for column in old.columns}
     columns: list[Column] = []
@@ -48,6 +50,8 @@ def next_version(old: Table, new: Table, ever: Mapping[str, Column]) -> tuple[Ta
             last_id += 1
             columns.append(replace(column, id=last_id))
             changes.append(ColumnChange("added", column.name, column.source_type))
+            if column.name in renamed:
+                changes.append(ColumnChange("renamed", column.name, f"from {renamed[column.name]}"))
             if column.name in ever:
                 changes.append(ColumnChange("readded", column.name))
                 changes += _retyped(ever[column.name], column)
@@ -77,6 +81,24 @@ def _kept(old: Table, new: Table) -> set[str]:
             kept.add(name)
             last = place[name]
     return kept
+
+
+def _renamed(old: Table, new: Table, kept: set[str]) -> dict[str, str]:
+    """New names of columns, and the old. At the end of a table a column that was dropped and another that was
+    added look the same as one that was renamed, and are taken for it: that costs time, and no values."""
+    places = zip(_between(old.names, kept), _between(new.names, kept), strict=True)
+    return {name: before for gone, come in places for before, name in zip(gone, come, strict=False)}
+
+
+def _between(names: Sequence[str], kept: set[str]) -> list[list[str]]:
+    """The names before, between and behind those that were kept."""
+    places: list[list[str]] = [[]]
+    for name in names:
+        if name in kept:
+            places.append([])
+        else:
+            places[-1].append(name)
+    return places
 
 
 def _retyped(old: Column, new: Column) -> list[ColumnChange]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from cdc_lib import bronze
 from cdc_lib.captured import Captured, CapturedTable
+from cdc_lib.clock import now
 from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.batches import Seal, SealedTable
@@ -59,7 +60,7 @@ class Ladder:
             tables=[_sealed(table) for table in batch.stage.tables.values()],
             configuration=configuration,
             staging=str(batch.stage.folder),
-            sealed_at=datetime.now(timezone.utc),
+            sealed_at=now(),
         )
         self.control.batches.seal(seal)
         reach("sealed")
@@ -72,7 +73,7 @@ class Ladder:
             attempt=seal.attempt + 1,
             runner=self.lease.runner,
             tables=[_sealed(table) for table in contents.tables],
-            sealed_at=datetime.now(timezone.utc),
+            sealed_at=now(),
         )
         self.control.batches.seal(taken)
         return taken
@@ -113,7 +114,7 @@ class Ladder:
             source_committed_at=source_committed_at,
             tables=dict(self.versions),
             runner=self.lease.runner,
-            committed_at=datetime.now(timezone.utc),
+            committed_at=now(),
         )
 
     def bronze(self, table_id: str, captured: Captured) -> TableRef:

@@ -139,12 +139,6 @@ def _local_path(value: Any) -> Any:
     return value
 
 
-def _scd(value: Any) -> Any:
-    if value in (2, "2"):
-        raise ValueError("SCD type 2 is not yet supported; only 1 is")
-    return value
-
-
 def _match(value: Any) -> Any:
     if isinstance(value, str):
         try:
@@ -226,8 +220,8 @@ class TableRule(_Section):
     match: Annotated[str, BeforeValidator(_match)] = Field(
         description="Expression, as in table.include.list."
     )
-    scd: Annotated[Literal[1], BeforeValidator(_scd)] = Field(
-        default=1, description="History kept in silver."
+    scd: Literal[1, 2] = Field(
+        default=1, description="History kept in silver: 1, the rows as they are; 2, every version of a row."
     )
     delete: Literal["hard", "soft"] = Field(default="hard", description="What a delete does to silver's row.")
     columns: Mapping[str, Annotated[str, BeforeValidator(_column_type)]] = Field(

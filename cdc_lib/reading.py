@@ -11,11 +11,11 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import pyarrow as pa
 from typing_extensions import Self
@@ -32,8 +32,6 @@ from cdc_lib.progress import Progress
 from cdc_lib.schema import TableId
 from cdc_lib.source import Chunk, SnapshotSession, Source
 from cdc_lib.staging import CHUNK_LANE, BatchStage, StagedChange, StagedMessage
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -254,12 +252,15 @@ def _grouped(chunks: Sequence[Chunk], rows: float) -> Iterator[list[Chunk]]:
         yield group
 
 
-class ReadAhead(Generic[T]):
-    """Runs an iterator in a thread, at most one item ahead of the consumer; errors come out in order."""
+class ReadAhead:
+    """Runs an iterator in a thread, at most one batch ahead of the consumer; errors come out in order.
 
-    def __init__(self, items: Iterator[T]) -> None:
+    Batches that nobody took any more are discarded at the end.
+    """
+
+    def __init__(self, items: Iterator[ReadBatch]) -> None:
         self._items = items
-        self._queue: queue.Queue[tuple[bool, T | BaseException | None]] = queue.Queue(maxsize=1)
+        self._queue: queue.Queue[tuple[bool, ReadBatch | BaseException | None]] = queue.Queue(maxsize=1)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._produce, name="cdc-read", daemon=True)
 
@@ -272,20 +273,24 @@ class ReadAhead(Generic[T]):
     ) -> None:
         self._closed.set()
         while self._thread.is_alive():
-            try:
-                self._queue.get(timeout=0.05)
-            except queue.Empty:
-                continue
+            self._drop(0.05)
         self._thread.join()
+        self._drop(0)
 
-    def __iter__(self) -> Iterator[T]:
+    def _drop(self, seconds: float) -> None:
+        with suppress(queue.Empty):
+            _, item = self._queue.get(timeout=seconds) if seconds else self._queue.get_nowait()
+            if isinstance(item, ReadBatch):
+                item.stage.discard()
+
+    def __iter__(self) -> Iterator[ReadBatch]:
         while True:
             more, item = self._queue.get()
             if isinstance(item, BaseException):
                 raise item
-            if not more:
+            if not more or item is None:
                 return
-            yield item  # type: ignore[misc]
+            yield item
 
     def _produce(self) -> None:
         try:

@@ -1,15 +1,18 @@
 """Structure changes that gave existing rows new values without any row event.
 
 A column added with a default has that default in every old row, and the log says nothing of it; a column
-that was dropped and added again has lost its old values. Such a table is read again; until then the
-incident says so.
+that was dropped and added again has lost its old values; one that was renamed has them under another name.
+Such a table is read again; until then the incident says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cdc_lib.captured import Observed
 from cdc_lib.control import Control
 from cdc_lib.control.incidents import Incident
+from cdc_lib.evolution import ColumnChange
 from cdc_lib.reading import ReadBatch
 from cdc_lib.schema import Table, TableId
 from cdc_lib.source import Source
@@ -19,22 +22,28 @@ def report_recomputed(control: Control, batch: ReadBatch, source: Source) -> lis
     """Write an incident for each table whose old rows changed with its structure; those to read again."""
     affected = []
     for seen in batch.observed:
-        added = {change.column for change in seen.changes if change.kind == "added"}
-        if not added:
-            continue
-        columns = {change.column for change in seen.changes if change.kind == "readded"}
-        columns |= added & _with_default(source, seen.entry.id)
+        columns = recomputed_columns(seen.changes, source, seen.entry.id)
         if columns:
             control.incidents.add(_incident(seen, columns, batch.number))
             affected.append(seen.entry.id)
     return affected
 
 
+def recomputed_columns(changes: Sequence[ColumnChange], source: Source, table: TableId) -> set[str]:
+    """The columns that have values in rows which no event told of."""
+    added = {change.column for change in changes if change.kind == "added"}
+    if not added:
+        return set()
+    again = {change.column for change in changes if change.kind in ("readded", "renamed")}
+    return again | added & _with_default(source, table)
+
+
 def _with_default(source: Source, table: TableId) -> set[str]:
     if table not in source.tables():
         return set()
     now: Table = source.describe(table)
-    return {column.name for column in now.columns if column.default is not None}
+    # A column that may not be NULL had a default when it was added, even if it has none now.
+    return {column.name for column in now.columns if column.default is not None or not column.nullable}
 
 
 def _incident(seen: Observed, columns: set[str], batch: int) -> Incident:
@@ -44,7 +53,7 @@ def _incident(seen: Observed, columns: set[str], batch: int) -> Incident:
         table_id=seen.entry.table_id,
         table=str(seen.entry.id),
         batch=batch,
-        message=f"column {names} was added with a default, or added again: "
+        message=f"column {names} was added with a default, added again or renamed: "
         "old rows have values that the log did not carry",
         remedy="nothing: the table is read again by this run",
     )

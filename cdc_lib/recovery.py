@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime
 
 from cdc_lib import bronze, staging
 from cdc_lib.captured import Captured
+from cdc_lib.clock import now
 from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.batches import Seal
@@ -47,10 +49,11 @@ class Standing:
         self.committed_at = watermark.committed_at
 
     def age(self) -> float:
-        """Seconds since the last watermark."""
+        """Seconds since the last watermark; infinite if nobody can say, as when the clock was set back."""
         if self.committed_at is None:
             return float("inf")
-        return (datetime.now(timezone.utc) - self.committed_at).total_seconds()
+        seconds = (now() - self.committed_at).total_seconds()
+        return seconds if seconds >= 0 else float("inf")
 
 
 def load(control: Control, positions: type[Position]) -> tuple[Standing, Watermark | None, Seal | None]:
@@ -108,30 +111,51 @@ class Unfinished:
         """Append and commit exactly what was sealed, from its staging if whole, else from the log."""
         assert standing.position is not None
         upto = type(standing.position).from_json(seal.upto)
-        contents = staging.load_whole(self._pipeline.staging, seal.batch)
+        contents = self.staged(seal)
         if contents is None:
             log.info("staging is not whole, reading the log again batch=%d", seal.batch)
             contents = self._read_again(seal, standing, upto, reading)
-        for version in self._control.schema_history.of_batch(seal.batch):
-            standing.captured[version.table_id].adopt(version.table)
+        self.adopt(seal, standing)
         taken = self._ladder.take_over(seal, contents)
         return self._ladder.execute(taken, contents, standing.captured, upto)
 
-    def _read_again(self, seal: Seal, standing: Standing, upto: Position, reading: Reading) -> StagedBatch:
-        if seal.configuration != self._pipeline.fingerprint():
+    def staged(self, seal: Seal) -> StagedBatch | None:
+        """What was staged of the batch, if it is whole; None if the log must be read again.
+
+        :raises FixConfiguration: it must be, and the configuration is another one.
+        """
+        contents = staging.load_whole(self._pipeline.staging, seal.batch)
+        if contents is None and seal.configuration != self._pipeline.fingerprint():
             raise FixConfiguration(
                 f"batch {seal.batch} was sealed under another configuration and must be read again",
                 why="the pipeline file changed between the interruption and this start",
                 remedy="run once with the earlier file, then change it",
             )
+        return contents
+
+    def adopt(self, seal: Seal, standing: Standing) -> None:
+        """Take the structures that the batch brings."""
+        for version in self._control.schema_history.of_batch(seal.batch):
+            standing.captured[version.table_id].adopt(version.table)
+
+    def pieces(self, seal: Seal, standing: Standing) -> dict[str, list[int]]:
+        """The pieces that the batch will have brought, by table id: their rows are staged or in bronze."""
+        contents = self.staged(seal)
+        tables = self._appended(seal, standing).values() if contents is None else contents.tables
+        return {table.table_id: table.chunks for table in tables}
+
+    def _read_again(self, seal: Seal, standing: Standing, upto: Position, reading: Reading) -> StagedBatch:
         assert standing.position is not None
         if any(table.chunks for table in seal.tables):
             reading = replace(reading, log_base=LOG_BASE)
         batch = ReadBatch(reading.stage(seal.batch), standing.position, standing.position)
-        stage_range(reading, batch, upto)
-        batch.stage.close()
-        found = batch.stage.contents()
-        compare_replay(seal, found.tables)
+        with ExitStack() as undo:
+            undo.callback(batch.stage.discard)
+            stage_range(reading, batch, upto)
+            batch.stage.close()
+            found = batch.stage.contents()
+            compare_replay(seal, found.tables)
+            undo.pop_all()
         # Chunk rows went with the staging. A table that already has them in bronze keeps them; the others
         # drop out of the batch, and their chunks are read anew.
         tables = {table.table_id: table for table in found.tables} | self._appended(seal, standing)

@@ -12,12 +12,12 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from types import TracebackType
 
 from typing_extensions import Self
 
 from cdc_lib.capture import Capture, Context, Retake
+from cdc_lib.clock import now
 from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.runs import Run
@@ -145,7 +145,7 @@ class Runner:
 
     def _reported(self, verb: str, work: Callable[[], None]) -> RunResult:
         """The one boundary: whatever ends a run is written to ``control.runs`` before it goes on up."""
-        run_id, started = uuid.uuid4().hex, datetime.now(timezone.utc)
+        run_id, started = uuid.uuid4().hex, now()
         clock = time.monotonic()
         outcome = "done"
         error: BaseException | None = None
@@ -163,7 +163,7 @@ class Runner:
                 run_id,
                 verb,
                 started,
-                datetime.now(timezone.utc),
+                now(),
                 outcome,
                 *_reason(error),
                 metrics=self._context.metrics.as_dict(),

@@ -58,8 +58,8 @@ class Column:
     """One column: ``type`` is what bronze and silver hold, ``source_type`` what the server calls it.
 
     ``id`` stays the same over renames and differs when a column is dropped and added again; the schema
-    history gives it out (0: not yet given). ``default`` is the server's expression, known only where the
-    catalog was asked: the log does not carry it.
+    history gives it out (0: not yet given). ``default`` is the server's expression, or what rows have that
+    were there before the column; known only where the catalog was asked: the log does not carry it.
     """
 
     name: str

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cdc_lib.captured import CapturedTable
+from cdc_lib.control.incidents import Incident
 from cdc_lib.control.tables import State
+from cdc_lib.due import MISSED, MISSED_WHY
 from cdc_lib.faults import reach
 from cdc_lib.reading import ReadAhead, ReadBatch, chunk_batches
 from cdc_lib.schema import TableId
@@ -44,6 +46,20 @@ class Snapshots:
         captured = self._capture.standing.captured
         self._capture.set_state([captured[table] for table in dict.fromkeys(tables)], State.SNAPSHOT)
 
+    def read_missed(self, entries: Sequence[CapturedTable]) -> None:
+        """Changes of these tables are missing from the log, or will be: they are read whole once they are
+        captured again. Pieces that were read do not count either."""
+        control, batch = self._capture.control, self._capture.standing.batch
+        remedy = "nothing: once it is captured again it is read whole"
+        for entry in entries:
+            log.warning("changes do not reach us table=%s", entry.id)
+            control.incidents.add(
+                Incident("changes not captured", entry.table_id, str(entry.id), batch, MISSED_WHY, remedy)
+            )
+        if entries:
+            control.chunks.restart([entry.table_id for entry in entries])
+        self._capture.set_state(entries, State.SNAPSHOT, MISSED, remedy)
+
     def read_again(self, tables: Sequence[TableId]) -> None:
         """Old rows of these tables have values that no log carried; also the pieces that were read."""
         captured = self._capture.standing.captured
@@ -55,35 +71,14 @@ class Snapshots:
 
     def take_waiting(self) -> None:
         """Read the tables whose snapshot is due."""
-        while waiting := self._waiting():
+        capture = self._capture
+        while waiting := capture.due.whole(capture.standing.captured, capture.tables):
             self._planned_anew = False
-            at_once = [entry for entry in waiting if self._needs_one_view(entry)]
+            at_once = [entry for entry in waiting if capture.due.needs_one_view(entry)]
             if at_once:
                 self._consistent(at_once)
             else:
                 self._incremental(waiting)
-
-    def _waiting(self) -> list[CapturedTable]:
-        capture = self._capture
-        return [
-            entry
-            for entry in capture.standing.captured
-            if entry.state.state is State.SNAPSHOT and entry.id in capture.tables
-        ]
-
-    def _needs_one_view(self, entry: CapturedTable) -> bool:
-        capture = self._capture
-        if not capture.streaming:
-            return True
-        structure = entry.table or capture.source.describe(entry.id)
-        if not structure.key:
-            return True
-        return capture.pipeline.run.snapshot == "consistent" and self._left(entry) is None
-
-    def _left(self, entry: CapturedTable) -> list[Chunk] | None:
-        """What an interrupted snapshot of the table has not read; None if there was none."""
-        control = self._capture.control
-        return control.chunks.left(entry.table_id, entry.id, control.watermarks.started())
 
     # -- one view
 
@@ -130,7 +125,7 @@ class Snapshots:
         spec = SnapshotSpec([entry.id for entry in waiting], run.chunk_rows, run.threads)
         with capture.source.incremental(spec) as session:
             reach("snapshot.opened")
-            resumed = {entry.table_id: self._left(entry) for entry in waiting}
+            resumed = {entry.table_id: capture.due.left(entry) for entry in waiting}
             new = {
                 entry.table_id: session.chunks(entry.id) for entry in waiting if not resumed[entry.table_id]
             }

@@ -61,6 +61,22 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Preparation:
+    """One thing that a run would make or change at the source.
+
+    ``subject`` is a kind of object there (slot, publication, heartbeat), ``statement`` the SQL that does it,
+    where there is one; ``added`` and ``removed`` are tables.
+    """
+
+    action: Literal["create", "alter", "release", "execute"]
+    subject: str
+    name: str
+    statement: str = ""
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Chunk:
     """A part of a table that is read in one go.
 
@@ -214,6 +230,27 @@ class Source(ABC):
         :raises ResnapshotNeeded: the slot is gone, was moved past us, or the server has another history.
         :raises RetryLater: somebody else is reading from the slot.
         """
+
+    @abstractmethod
+    def unlogged(self, tables: Sequence[TableId]) -> list[TableId]:
+        """Those whose changes the source does not log for us now: some are missing from the log, whatever
+        :meth:`prepare` then does. Writes nothing."""
+
+    @abstractmethod
+    def preview(
+        self, tables: Sequence[TableId], committed: Position | None, *, keep: bool = True
+    ) -> list[Preparation]:
+        """What :meth:`prepare`, and :meth:`start` or :meth:`release` behind it, would make or change at the
+        source. Writes nothing; needs no right that writing needs.
+
+        :param keep: streaming goes on from here, so that the source must keep the log.
+        :raises: what :meth:`prepare` would raise.
+        """
+
+    @abstractmethod
+    def pieces(self, table: TableId, chunk_rows: int, *, one_view: bool) -> list[Chunk]:
+        """What ``chunks`` of a snapshot (``one_view``) or of an incremental session would give now; writes
+        nothing."""
 
     @abstractmethod
     def start(self) -> Position:

@@ -7,10 +7,13 @@ kill; if they are not whole, the log is read again. They are deleted after the c
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_lib.change import ChangeBatch
+from cdc_lib.errors import FixConfiguration, RetryLater
 from cdc_lib.facts import Facts, facts_of
 from cdc_lib.fingerprint import RowHash
 from cdc_lib.schema import Table
@@ -105,17 +109,49 @@ class _Writer:
         self.path = path
         self.version = version
         self.rows = 0
-        self._file = pa.OSFile(str(path), "wb")
-        self._stream = pa.ipc.new_stream(self._file, schema)
+        with _on_disk(path.parent):
+            self._file = pa.OSFile(str(path), "wb")
+            self._stream = pa.ipc.new_stream(self._file, schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        self._stream.write_batch(rows)
+        with _on_disk(self.path.parent):
+            self._stream.write_batch(rows)
         self.rows += rows.num_rows
 
     def close(self) -> Part:
-        self._stream.close()
-        self._file.close()
-        return Part(str(self.path), self.rows, self.path.stat().st_size, self.version)
+        with _on_disk(self.path.parent):
+            self._stream.close()
+            self._file.close()
+            return Part(str(self.path), self.rows, self.path.stat().st_size, self.version)
+
+    def abandon(self) -> None:
+        """Let go of the file, which may be on a disk that takes nothing more."""
+        with suppress(OSError):
+            self._file.close()
+
+
+@contextmanager
+def _on_disk(folder: Path) -> Iterator[None]:
+    """
+    :raises RetryLater: the disk is full.
+    :raises FixConfiguration: the folder cannot be written at all.
+    """
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else "the operating system refuses it"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RetryLater(
+                f"there is no room left in the staging folder {folder.parent}",
+                why=f"{why}; what was staged of this batch is deleted, what is committed stays",
+                remedy="make room there, or name a folder on a larger disk in target.staging, or lower "
+                "run.batch_rows; then run again",
+            ) from None
+        raise FixConfiguration(
+            f"the staging folder {folder.parent} cannot be written",
+            why=why,
+            remedy="let this process write there, or name another folder in target.staging",
+        ) from None
 
 
 class BatchStage:
@@ -141,7 +177,8 @@ class BatchStage:
         self._next_ordinal = 0
         self._lock = threading.Lock()
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        with _on_disk(self.folder):
+            self.folder.mkdir(parents=True)
 
     def touch(self, table_id: str, table: Table, *, evolved: bool) -> StagedTable:
         """Note the newest structure of a table in this batch."""
@@ -248,7 +285,8 @@ class BatchStage:
             "changes": [asdict(change) for change in self.changes],
             "committed_us": self.committed_us,
         }
-        (self.folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+        with _on_disk(self.folder):
+            (self.folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
     def contents(self) -> StagedBatch:
         """What is in it, once closed."""
@@ -257,7 +295,7 @@ class BatchStage:
     def discard(self) -> None:
         """Delete the files; idempotent."""
         for writer in self._writers.values():
-            writer.close()
+            writer.abandon()
         self._writers.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -9,9 +9,10 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
+from cdc_lib import clock
 from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.runs import Run
@@ -107,7 +108,7 @@ class Throughput:
 
 def read_status(pipeline: Pipeline, *, now: datetime | None = None) -> Status:
     """State, lag and errors of a pipeline and its tables."""
-    now = now or datetime.now(timezone.utc)
+    now = now or clock.now()
     control = Control(Lake(pipeline.target), pipeline.name)
     source = open_source(pipeline.source)
     span = ask(source)

@@ -84,6 +84,23 @@ def check(pipeline: Name = None, json: Json = False, debug: Debug = False) -> No
 
 
 @app.command()
+def plan(pipeline: Name = None, json: Json = False, debug: Debug = False) -> None:
+    """Say what the next run would do, and what would stop it; writes nothing, here or at the source."""
+    from cdc_lib.cli.planned import show_plan
+    from cdc_lib.planning import make_plan
+
+    loaded = _load(selection.select(pipeline))
+    if loaded.target.path is None:
+        _need_java()
+    found = run_stoppable(lambda _: make_plan(loaded), patient=False)
+    if json:
+        output.show_json(found.to_dict())
+    else:
+        show_plan(found)
+    raise typer.Exit(0 if found.good else 1)
+
+
+@app.command()
 def run(
     pipeline: Name = None,
     continuous: Annotated[bool, typer.Option("--continuous", help="Go on until stopped.")] = False,

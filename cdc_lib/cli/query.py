@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cdc_lib import silver
 from cdc_lib.config import Pipeline
 from cdc_lib.delta import Lake
 from cdc_lib.errors import FixConfiguration
@@ -36,7 +37,9 @@ def query(pipeline: Pipeline, statement: str, *, limit: int) -> Answer:
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     lake = Lake(pipeline.target)
     try:
-        lake.register()
+        for named in lake.register():
+            if named.layer == "silver":
+                silver.show_current(lake, lake.ref(named.layer, named.name), named)
         frame = lake.spark.sql(statement)
         found = frame.limit(limit + 1).collect() if frame.columns else []
     except PySparkException as error:

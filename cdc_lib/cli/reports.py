@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from cdc_lib.cli.output import show_table, stdout
+from cdc_lib.clock import now
 from cdc_lib.progress import seconds, size
 from cdc_lib.status import CapturedTableInfo, Status, Throughput
 
@@ -63,7 +63,7 @@ def _lines(status: Status) -> list[tuple[str, str]]:
     if status.committed_at is None:
         lines.append(("position", "nothing captured yet; to do: cdc run"))
     else:
-        age = (datetime.now(timezone.utc) - status.committed_at).total_seconds()
+        age = (now() - status.committed_at).total_seconds()
         delay = "" if status.delay_seconds is None else f", {status.delay_seconds:.1f} s after the source"
         lines.append(("position", f"{status.position}, batch {status.batch}"))
         lines.append(("committed", f"{seconds(age)} ago{delay}"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.clock import now
+from cdc_lib.control.row import ControlTable, Stored
 from cdc_lib.delta import Lake, Txn
 from cdc_lib.schema import TableId
 from cdc_lib.source import Chunk
@@ -49,10 +50,14 @@ class Chunks(ControlTable[ChunkRow]):
 
     def plan(self, chunks: Mapping[str, Sequence[Chunk]]) -> None:
         """Write down the chunks that a snapshot is about to read, by table id."""
-        snapshot = uuid.uuid4().hex
+        snapshot, at = uuid.uuid4().hex, self._later()
         self._snapshots.update(dict.fromkeys(chunks, snapshot))
         self._append(
-            [_planned(snapshot, table_id, chunk) for table_id, planned in chunks.items() for chunk in planned]
+            [
+                _planned(snapshot, table_id, chunk, at)
+                for table_id, planned in chunks.items()
+                for chunk in planned
+            ]
         )
 
     def done(self, chunks: Sequence[tuple[str, int]], *, batch: int, txn: Txn | None = None) -> None:
@@ -69,23 +74,27 @@ class Chunks(ControlTable[ChunkRow]):
 
     def restart(self, table_ids: Sequence[str]) -> None:
         """What was read of these tables does not count any more; they must be planned anew."""
-        snapshot = uuid.uuid4().hex
+        snapshot, at = uuid.uuid4().hex, self._later()
         self._snapshots.update(dict.fromkeys(table_ids, snapshot))
         self._append(
             [
-                ChunkRow(snapshot, table_id, RESTART, None, None, "planned", None, None)
+                ChunkRow(snapshot, table_id, RESTART, None, None, "planned", None, None, at)
                 for table_id in table_ids
             ]
         )
 
-    def left(self, table_id: str, table: TableId, started: int) -> list[Chunk] | None:
+    def left(
+        self, table_id: str, table: TableId, started: int, coming: Collection[int] = ()
+    ) -> list[Chunk] | None:
         """Pieces of the table's newest snapshot that are not done; None if it must be planned anew.
 
         :param started: what batches up to this one brought does not count: the log has a gap behind it.
+        :param coming: pieces that count as done: a sealed batch is about to bring them.
         """
         rows = self._of_newest(table_id)
         planned = {row.number: row for row in rows if row.state == "planned"}
         done = {row.number for row in rows if row.state == "done" and (row.batch or 0) > started}
+        done |= set(coming)
         if not planned or RESTART in planned or done >= planned.keys():
             return None
         self._snapshots[table_id] = rows[0].snapshot
@@ -96,6 +105,12 @@ class Chunks(ControlTable[ChunkRow]):
         did."""
         batches = [row.batch or 0 for row in self._of_newest(table_id) if row.state == "done"]
         return min((batch for batch in batches if batch > started), default=0)
+
+    def _later(self) -> datetime:
+        """Now, or by a clock that was set back, just after the newest plan there is: plans have no number, so
+        their times must rise."""
+        newest = max((row.at for row in self._select(state="planned")), default=None)
+        return now() if newest is None else max(now(), newest + timedelta(microseconds=1))
 
     def _of_newest(self, table_id: str) -> list[ChunkRow]:
         rows = self._select(table_id=table_id)
@@ -114,7 +129,7 @@ def _chunk(table: TableId, row: ChunkRow) -> Chunk:
     return Chunk(table, row.number, lower, upper, row.rows)
 
 
-def _planned(snapshot: str, table_id: str, chunk: Chunk) -> ChunkRow:
+def _planned(snapshot: str, table_id: str, chunk: Chunk, at: datetime) -> ChunkRow:
     lower = None if chunk.lower is None else list(chunk.lower)
     upper = None if chunk.upper is None else list(chunk.upper)
-    return ChunkRow(snapshot, table_id, chunk.number, lower, upper, "planned", None, chunk.rows)
+    return ChunkRow(snapshot, table_id, chunk.number, lower, upper, "planned", None, chunk.rows, at)

@@ -10,13 +10,17 @@ import os
 import socket
 import uuid
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated
 
-from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.clock import now
+from cdc_lib.control.row import ControlTable, Stored
 from cdc_lib.delta import Conflict, Lake, Txn
 from cdc_lib.errors import RetryLater
+
+RELEASED = datetime(1970, 1, 1, tzinfo=timezone.utc)
+"""End of a lease that was given back: past by every clock, also one that is behind."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,20 @@ class Leases(ControlTable[Lease]):
 
         :raises RetryLater: another runner holds it, or took it at the same moment.
         """
+        taken = self._swap(self.offered(runner, seconds))
+        self.holder = runner
+        return taken
+
+    def offered(self, runner: str, seconds: int) -> Lease:
+        """The lease that :meth:`acquire` would write.
+
+        :raises RetryLater: another runner holds it.
+        """
         held = self.current()
         if held is not None and is_valid(held):
             raise _held_by(held)
         at = now()
-        lease = Lease(
+        return Lease(
             incarnation=held.incarnation if held else uuid.uuid4().hex,
             runner=runner,
             host=socket.gethostname(),
@@ -75,9 +88,6 @@ class Leases(ControlTable[Lease]):
             expires_at=at + timedelta(seconds=seconds),
             number=held.number + 1 if held else 1,
         )
-        taken = self._swap(lease)
-        self.holder = runner
-        return taken
 
     def renew(self, lease: Lease, seconds: int) -> Lease:
         """Extend the lease; also after it ran out, as long as nobody else took it.
@@ -96,7 +106,7 @@ class Leases(ControlTable[Lease]):
         if held is None or held.runner != lease.runner:
             return
         try:
-            self._swap(replace(lease, number=held.number + 1, expires_at=now()))
+            self._swap(replace(lease, number=held.number + 1, expires_at=RELEASED))
         except RetryLater:
             return
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated
 
-from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.clock import now
+from cdc_lib.control.row import ControlTable, Stored
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
@@ -26,10 +25,6 @@ class Stored:
 
     type: str
     comment: str
-
-
-def now() -> datetime:
-    return datetime.now(timezone.utc)
 
 
 def fields_of(row: type[Any]) -> list[Field]:

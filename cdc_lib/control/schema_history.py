@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated
 
+from cdc_lib.clock import now
 from cdc_lib.control.batches import Batches
 from cdc_lib.control.leases import Leases
-from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.control.row import ControlTable, Stored
 from cdc_lib.delta import Lake
 from cdc_lib.schema import Table
 

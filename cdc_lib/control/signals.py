@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Annotated
 
-from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.clock import now
+from cdc_lib.control.row import ControlTable, Stored
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

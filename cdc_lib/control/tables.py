@@ -8,7 +8,8 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any
 
-from cdc_lib.control.row import ControlTable, Stored, now
+from cdc_lib.clock import now
+from cdc_lib.control.row import ControlTable, Stored
 from cdc_lib.schema import TableId
 
 

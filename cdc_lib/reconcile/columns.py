@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from cdc_lib.reconcile.hashing import Layout
 from cdc_lib.schema import Table
-from cdc_lib.silver.table import DELETED_AT, META, SPECIAL, UNAVAILABLE
+from cdc_lib.silver.table import DELETED_AT, END_AT, META, SPECIAL, UNAVAILABLE
 from cdc_lib.types import widens
 
 
@@ -47,7 +47,7 @@ def compared(table: Table, silver: pa.Schema) -> Columns:
     )
 
 
-ENDED = (DELETED_AT,)
+ENDED = (DELETED_AT, END_AT)
 """Columns of silver that are NULL in current rows alone: the others stand for no row of the source."""
 
 

@@ -1,8 +1,9 @@
 """Silver: tables that look like the source's, kept by one idempotent MERGE per table and range of batches.
 
 ``table`` says what a silver table is, ``events`` reads a range of bronze, ``reduce`` and ``moves`` bring it
-down to one row per key, ``statement`` is the MERGE, ``merging`` runs it, ``keyless`` covers tables whose rows
-cannot be told apart. Spark is imported when something is applied, not before.
+down to one row per key, ``versions`` to one per version (SCD type 2), ``statement`` is the MERGE, ``merging``
+runs it, ``keyless`` covers tables whose rows cannot be told apart. Spark is imported when something is
+applied, not before.
 """
 
 from __future__ import annotations
@@ -11,9 +12,19 @@ import pyarrow as pa
 
 from cdc_lib.delta import Lake
 from cdc_lib.facts import Facts
-from cdc_lib.silver.table import Applied, KeylessUpdate, SilverTable, ensure
+from cdc_lib.silver.table import Applied, KeylessUpdate, SilverTable, ensure, show_current
 
-__all__ = ["Applied", "KeylessUpdate", "SilverTable", "applied", "apply", "ensure", "incomplete", "older"]
+__all__ = [
+    "Applied",
+    "KeylessUpdate",
+    "SilverTable",
+    "applied",
+    "apply",
+    "ensure",
+    "incomplete",
+    "older",
+    "show_current",
+]
 
 
 def apply(
@@ -39,7 +50,7 @@ def apply(
 
 
 def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
-    """Keys of the living rows that were last changed before ``batch``; empty if there is no such table."""
+    """Keys of the living rows that no batch from ``batch`` on touched; empty if there is no such table."""
     from cdc_lib.silver import merging
 
     return merging.older(lake, target, batch)

@@ -39,10 +39,12 @@ class Survey:
 
 @dataclass(frozen=True)
 class Shape:
-    """The table, how its deletes are kept, and what the survey found: all that the reduction depends on."""
+    """The table, whether deleted rows (``soft``) or all versions (``history``) are kept, and what the survey
+    found: all that the reduction depends on."""
 
     table: Table
     soft: bool = False
+    history: bool = False
     since: Mapping[str, int] = field(default_factory=dict)
     survey: Survey = field(default_factory=Survey)
 
@@ -153,7 +155,7 @@ def events(rows: DataFrame, shape: Shape) -> DataFrame:
     and text of the others, NULL where this row does not carry the column.
     """
     kept = rows.where(F.col("op") != "t")
-    if shape.survey.truncates and not shape.soft:
+    if shape.survey.truncates and not (shape.soft or shape.history):
         kept = kept.where(F.col("_sequence") > shape.survey.truncates[-1].sequence)
     return kept.select(
         _key(shape).alias("k"),
@@ -184,16 +186,22 @@ def _previous(shape: Shape) -> Column:
 
 
 def _carried(shape: Shape, name: str) -> Column:
-    """Struct of sequence, value and text of a column: from ``after`` if it is there, else from ``before``."""
+    """Struct of sequence, value and text of a column: from ``after`` if it is there, else from ``before``.
+
+    A row that was created before the column has NULL in it. Where the column came with a default, the table
+    is read again.
+    """
     op = F.col("op")
     known = F.lit(True)
     if name in shape.since:
         known = F.coalesce(F.col("_schema_version") >= shape.since[name], F.lit(False))
+    unborn = ~known & op.isin("c", "r")
     in_after = known & op.isin("c", "r", "u") & ~_listed("after_unavailable", name)
     in_before = known & op.isin("u", "d") & F.col("before").isNotNull() & ~_listed("before_unavailable", name)
     plain, prefixed = F.col("special")[name], F.col("special")[f"before.{name}"]
     before_text = F.when(op == "d", plain).otherwise(prefixed)
-    return F.when(in_after, carried(F.col("_sequence"), F.col("after")[name], plain)).when(
+    # The struct has the column, and NULL in it.
+    return F.when(in_after | unborn, carried(F.col("_sequence"), F.col("after")[name], plain)).when(
         in_before, carried(F.col("_sequence"), F.col("before")[name], before_text)
     )
 

@@ -14,12 +14,14 @@ from cdc_lib.silver import keyless
 from cdc_lib.silver.events import Shape, events, facts_of_bronze
 from cdc_lib.silver.moves import base_rows, filled, last_of_each_key, lives, ordered, settled
 from cdc_lib.silver.reduce import last_lives, outcomes
-from cdc_lib.silver.statement import CHANGES, Merge
+from cdc_lib.silver.statement import CHANGES, CountMerge, Merge, VersionMerge
 from cdc_lib.silver.table import (
     DELETED_AT,
+    END_AT,
     META,
     SEQUENCE,
     SPECIAL,
+    START_AT,
     UNAVAILABLE,
     Applied,
     KeylessUpdate,
@@ -27,30 +29,37 @@ from cdc_lib.silver.table import (
     add_meta,
     use_vectors_if_large,
 )
+from cdc_lib.silver.versions import after_batch, versions
+
+MAX_BATCH = 1 << 31
+"""Above every batch: its number is the upper half of a sequence."""
 
 
 def apply(
     lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation: str, facts: Facts | None
 ) -> Applied:
     """See :func:`cdc_lib.silver.apply`."""
-    rows = bronze.batches(lake, target.bronze, after, upto)
-    empty = Shape(target.table, target.soft, target.since)
-    shape = empty.surveyed(facts_of_bronze(rows, target.table) if facts is None else facts)
-    if not shape.survey.rows:
-        return Applied(rows=0)
     txn = Txn(f"{incarnation}/silver/{target.table_id}", upto)
+    if target.history:
+        # A version that was begun and ended may not come again.
+        after = max(after, _proven(lake, target, txn.app_id))
+    rows = bronze.batches(lake, target.bronze, after, upto)
+    empty = Shape(target.table, target.soft, target.history, target.since)
+    shape = empty.surveyed(facts_of_bronze(rows, target.table) if facts is None else facts)
+    if not shape.survey.rows or after >= upto:
+        return Applied(rows=0)
     marks = {"incarnation": incarnation, "after": after, "batch": upto}
+    _refuse_history_without_key(shape)
     _refuse_keys_not_held(shape)
-    silver = lake.table(target.silver)
-    changes = reduced(rows, silver, shape)
+    changes, shape, statement = _reduced(lake, target, rows, (after, upto), shape)
     if shape.held:
         # Read three times from here on: for what stays unknown, and by both passes of the MERGE.
         changes = settled(changes)
     meta = _with_lazy_columns(lake, target, changes, shape)
-    merge = Merge(target.silver.sql, shape, meta)
-    only_adds = not target.table.key and not shape.survey.truncates
+    merge = statement(target.silver.sql, shape, meta)
+    only_adds = not target.table.key and statement is Merge and not shape.survey.truncates
     if only_adds or (after == 0 and _is_empty(lake, target)):
-        written = changes if target.soft else changes.where(~F.col("deleted"))
+        written = changes if target.soft or target.history else changes.where(~F.col("deleted"))
         row = [F.expr(value).alias(name) for name, value in merge.inserts().items()]
         lake.append(target.silver, written.alias("s").select(*row), txn=txn, metadata=marks)
         counts: dict[str, int] = {}
@@ -73,7 +82,15 @@ def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
     """See :func:`cdc_lib.silver.older`."""
     if not lake.exists(target.silver):
         return pa.table({})
-    return _keys(lake, target, F.coalesce(F.col(SEQUENCE), F.lit(-1)) < batch << 32)
+    if not target.history:
+        return _keys(lake, target, F.coalesce(F.col(SEQUENCE), F.lit(-1)) < batch << 32)
+    # A row that is as it was begins no version; bronze says whether it was seen.
+    seen = events(
+        bronze.batches(lake, target.bronze, batch - 1, MAX_BATCH), Shape(target.table, history=True)
+    )
+    keys = F.struct(*[F.col(quoted(name)).alias(f"k{i}") for i, name in enumerate(target.table.key)])
+    rows = _living(lake, target).join(seen.select("k").distinct(), keys.eqNullSafe(F.col("k")), "left_anti")
+    return _sorted_keys(rows, target)
 
 
 def incomplete(lake: Lake, target: SilverTable) -> pa.Table:
@@ -87,9 +104,15 @@ def incomplete(lake: Lake, target: SilverTable) -> pa.Table:
 
 def _keys(lake: Lake, target: SilverTable, which: Column) -> pa.Table:
     """Keys of the living rows that meet a condition, in order."""
-    rows = lake.table(target.silver).where(which)
-    if target.soft:
-        rows = rows.where(F.col(DELETED_AT).isNull())
+    return _sorted_keys(_living(lake, target).where(which), target)
+
+
+def _living(lake: Lake, target: SilverTable) -> DataFrame:
+    rows = lake.table(target.silver)
+    return rows if target.gone is None else rows.where(F.col(target.gone).isNull())
+
+
+def _sorted_keys(rows: DataFrame, target: SilverTable) -> pa.Table:
     key = [F.col(quoted(name)) for name in target.table.key]
     found: pa.Table = rows.select(*key).sort(*key).toArrow()
     return found
@@ -97,18 +120,43 @@ def _keys(lake: Lake, target: SilverTable, which: Column) -> pa.Table:
 
 def applied(lake: Lake, target: SilverTable) -> int | None:
     """See :func:`cdc_lib.silver.applied`."""
-    row = lake.table(target.silver).agg(F.max(SEQUENCE).alias("newest")).head()
-    newest: int | None = None if row is None else row.newest
+    columns = [START_AT, END_AT] if target.history else [SEQUENCE]
+    row = lake.table(target.silver).agg(*map(F.max, columns)).head()
+    newest = max((each for each in row or () if each is not None), default=None)
     return None if newest is None else newest >> 32
 
 
-def reduced(rows: DataFrame, silver: DataFrame, shape: Shape) -> DataFrame:
-    """One row per key that ``rows`` of bronze change; ``silver`` is asked only where keys moved.
+def _proven(lake: Lake, target: SilverTable, app_id: str) -> int:
+    """The batch that silver surely holds; those behind it that it holds too began and ended nothing."""
+    noted = lake.transaction_version(target.silver, app_id)
+    return (applied(lake, target) or 0) if noted is None else noted
 
-    :raises KeylessUpdate: the table has no key and rows were updated or deleted.
+
+def _reduced(
+    lake: Lake, target: SilverTable, rows: DataFrame, batches: tuple[int, int], shape: Shape
+) -> tuple[DataFrame, Shape, type[Merge | VersionMerge]]:
+    """What to write, the shape of that, and the statement for it.
+
+    :param batches: the range that ``rows`` are of, its begin not included.
+    :raises KeylessUpdate: the table has no key, and it cannot be told which rows are meant.
     """
-    if not shape.table.key:
-        return keyless.added(rows, silver, shape)
+    after, upto = batches
+    silver = lake.table(target.silver)
+    if target.history:
+        shape = after_batch(shape, after)
+        return versions(rows, silver, shape), shape, VersionMerge
+    if target.table.key:
+        return by_key(rows, silver, shape), shape, Merge
+    if not shape.survey.ops & {"u", "d"}:
+        return keyless.added(rows, silver, shape), shape, Merge
+    keyless.refuse_unless_counted(rows, shape)
+    every = bronze.batches(lake, target.bronze, 0, upto)
+    shape = keyless.with_last_truncate(every, shape)
+    return keyless.counted(every, after, shape), shape, CountMerge
+
+
+def by_key(rows: DataFrame, silver: DataFrame, shape: Shape) -> DataFrame:
+    """One row per key that ``rows`` of bronze change; ``silver`` is asked only where keys moved."""
     happened = events(rows, shape)
     if not shape.rearranged:
         return outcomes(last_lives(happened, shape), shape)
@@ -119,7 +167,16 @@ def reduced(rows: DataFrame, silver: DataFrame, shape: Shape) -> DataFrame:
 
 def _is_empty(lake: Lake, target: SilverTable) -> bool:
     # Nothing was written yet to the version that its creation made.
-    return lake.version(target.silver) == 0 or lake.table(target.silver).select(SEQUENCE).isEmpty()
+    return lake.version(target.silver) == 0 or lake.table(target.silver).select(target.sequence).isEmpty()
+
+
+def _refuse_history_without_key(shape: Shape) -> None:
+    if shape.history and not shape.table.key:
+        raise KeylessUpdate(
+            f"{shape.table.id} has no key, and SCD type 2 needs one",
+            why="versions of rows that cannot be told apart have no order",
+            remedy="give the table a primary key, name one in message.key.columns, or use scd: 1",
+        )
 
 
 def _refuse_keys_not_held(shape: Shape) -> None:
@@ -147,6 +204,8 @@ def _with_lazy_columns(lake: Lake, target: SilverTable, changes: DataFrame, shap
 def _unresolved(lake: Lake, target: SilverTable, changes: DataFrame, shape: Shape) -> bool:
     """Whether some row would be written with a column that neither the range nor silver knows."""
     lacking = changes.where(F.size("missing") > 0)
+    if target.history:
+        return not lacking.isEmpty()
     if not shape.soft:
         lacking = lacking.where(~F.col("deleted"))
     names = [*shape.table.key, SEQUENCE, *([DELETED_AT] if shape.soft else [])]
@@ -158,6 +217,5 @@ def _unresolved(lake: Lake, target: SilverTable, changes: DataFrame, shape: Shap
 
 def _not_known(lake: Lake, target: SilverTable, after: int) -> int:
     """Living rows last changed after batch ``after`` that list a column as not known."""
-    fresh = lake.table(target.silver).where(F.col(SEQUENCE) >= (after + 1) << 32)
-    living = fresh.where(F.col(DELETED_AT).isNull()) if target.soft else fresh
-    return int(living.where(F.size(UNAVAILABLE) > 0).count())
+    fresh = _living(lake, target).where(F.col(target.sequence) >= (after + 1) << 32)
+    return int(fresh.where(F.size(UNAVAILABLE) > 0).count())

@@ -23,18 +23,31 @@ def ordered(events: DataFrame, shape: Shape, base: DataFrame) -> DataFrame:
     Where constraints are deferred, a row may move to a key before the row there has left it; the delete that
     follows is the old row's, since of two rows under a key the older one is taken to leave. It is put in
     front of the create. (The log of such a commit does not always say which of the two is meant.)
+
+    Was there a row before the create? Such a pair of create and delete leaves that as it was, so the last
+    event that is not of a pair says it, or else silver.
     """
     by_key = Window.partitionBy("k").orderBy("sq")
     earlier = by_key.rowsBetween(Window.unboundedPreceding, -1)
-    boundary = F.when(F.col("op").isin("c", "r", "d"), F.struct("sq", "op", "pos", "prev", "crowded"))
-    crowded = F.lag("op").over(by_key)
-    seen = events.withColumn("crowded", crowded)
-    seen = seen.withColumn("boundary", F.last(boundary, ignorenulls=True).over(earlier))
-    moved_in = (F.col("op") == "d") & _moved_in_by_same_commit(F.col("boundary"))
-    seen = seen.withColumn("live", F.when(moved_in, F.col("boundary.crowded") != "d"))
-    seen = _look_up_liveness(seen.withColumn("moved_in", moved_in), shape, base)
+    later = by_key.rowsBetween(1, Window.unboundedFollowing)
+    bounds = F.col("op").isin("c", "r", "d")
+
+    boundary = F.last(F.when(bounds, F.struct("sq", "pos", "prev")), ignorenulls=True).over(earlier)
+    moved_in = (F.col("op") == "d") & _moved_in_by_same_commit(boundary)
+    seen = events.withColumn("moved_in", moved_in)
+    leaves = F.first(F.when(bounds, F.col("moved_in")), ignorenulls=True).over(later)
+    paired = F.col("moved_in") | ((F.col("op") == "c") & F.coalesce(leaves, F.lit(False)))
+    seen = seen.withColumn("paired", paired)
+    single = F.last(F.when(~F.col("paired"), F.struct("sq", "op")), ignorenulls=True).over(earlier)
+    seen = seen.withColumn("single", single)
+    crowd = F.when(bounds, F.struct("sq", "single"))
+    seen = seen.withColumn("boundary", F.last(crowd, ignorenulls=True).over(earlier))
+    emptied = truncate_before(shape, F.col("boundary.sq")) > F.col("boundary.single.sq")
+    there = (F.col("boundary.single.op") != "d") & ~F.coalesce(emptied, F.lit(False))
+    seen = seen.withColumn("live", F.when(F.col("moved_in"), there))
+    seen = _look_up_liveness(seen, shape, base).drop("paired", "single")
     order = F.when(F.col("live"), F.col("boundary.sq") * 2 - 1).otherwise(F.col("sq") * 2)
-    return _with_start(seen.withColumn("o", order), shape)
+    return with_start(seen.withColumn("o", order), shape)
 
 
 def _moved_in_by_same_commit(boundary: Column) -> Column:
@@ -53,7 +66,8 @@ def _look_up_liveness(seen: DataFrame, shape: Shape, base: DataFrame) -> DataFra
     return marked.withColumn("live", live).drop("bk")
 
 
-def _with_start(seen: DataFrame, shape: Shape) -> DataFrame:
+def with_start(seen: DataFrame, shape: Shape) -> DataFrame:
+    """Events in their order ``o`` with ``start``, the sequence at which their life began; NULL: before."""
     earlier = Window.partitionBy("k").orderBy("o").rowsBetween(Window.unboundedPreceding, -1)
     begins = F.col("op").isin("c", "r")
     edge = F.when(begins, F.col("sq")).when(F.col("op") == "d", F.col("sq") + 1)
@@ -90,17 +104,23 @@ def filled(last: DataFrame, lives: DataFrame, base: DataFrame, shape: Shape) -> 
     """
     if not shape.survey.chains:
         return last
+    moved = last.where(F.col("prev").isNotNull() & (F.size(missing(shape)) > 0))
+    moved = moved.select(F.col("k").alias("child"), "prev", F.col("start").alias("since"), *shape.held)
+    found = traced(moved, lives, base, shape)
+    joined = last.join(found, F.col("k").eqNullSafe(F.col("child")), "left")
+    return joined.select("k", "start", "last", *[F.coalesce(h, f"found_{h}").alias(h) for h in shape.held])
+
+
+def traced(chain: DataFrame, lives: DataFrame, base: DataFrame, shape: Shape) -> DataFrame:
+    """For each ``child``, which came from the key ``prev`` at ``since``, ``found_h<i>``: its values, the
+    missing ones from where it came from, link by link."""
     # Few of silver's rows are asked for; without this, every round of the loop would move all of them.
     asked = lives.where(F.col("prev").isNotNull()).select(F.col("prev").alias("ak")).distinct()
     base = base.join(asked, F.col("bk").eqNullSafe(F.col("ak"))).drop("ak")
-    moved = last.where(F.col("prev").isNotNull() & (F.size(missing(shape)) > 0))
-    chain = moved.select(F.col("k").alias("child"), "prev", F.col("start").alias("since"), *shape.held)
     chain, base = settled(chain), settled(base)
     while not chain.where(F.col("prev").isNotNull()).isEmpty():
         chain = settled(_one_link_back(chain, lives, base, shape))
-    found = chain.select("child", *[F.col(h).alias(f"found_{h}") for h in shape.held])
-    joined = last.join(found, F.col("k").eqNullSafe(F.col("child")), "left")
-    return joined.select("k", "start", "last", *[F.coalesce(h, f"found_{h}").alias(h) for h in shape.held])
+    return chain.select("child", *[F.col(h).alias(f"found_{h}") for h in shape.held])
 
 
 def _one_link_back(chain: DataFrame, lives: DataFrame, base: DataFrame, shape: Shape) -> DataFrame:

@@ -59,7 +59,7 @@ def outcomes(lives: DataFrame, shape: Shape) -> DataFrame:
         F.when(deleted, at).alias("deleted_at"),
         F.col("start"),
         missing(shape).alias("missing"),
-        _special(shape).alias("special"),
+        special(shape, F.col("last.special")).alias("special"),
     )
 
 
@@ -69,12 +69,12 @@ def missing(shape: Shape) -> Column:
     return F.array_compact(F.array(*names)) if names else F.array().cast("array<string>")
 
 
-def _special(shape: Shape) -> Column:
-    """The server texts of the values chosen: the last event's own, and those that travelled with a value."""
+def special(shape: Shape, own_texts: Column) -> Column:
+    """The server texts of the values chosen: an event's own, and those that travelled with a value."""
     if not shape.survey.specials and not shape.held:
         return F.lit(None).cast(TEXTS)
     own = [F.lit(name) for name in (*shape.table.key, *shape.plain.values())]
-    texts = F.coalesce(F.col("last.special"), F.create_map().cast(TEXTS))
+    texts = F.coalesce(own_texts, F.create_map().cast(TEXTS))
     kept = F.map_filter(texts, lambda name, _: F.array_contains(F.array(*own), name))
     travelled = [
         F.when(F.col(h)["x"].isNotNull(), F.struct(F.lit(name).alias("key"), F.col(h)["x"].alias("value")))

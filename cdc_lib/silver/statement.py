@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from cdc_lib.facts import Truncate
 from cdc_lib.nested_types import quoted
 from cdc_lib.silver.events import Shape
-from cdc_lib.silver.table import COMMITTED_AT, DELETED_AT, SEQUENCE, SPECIAL, UNAVAILABLE, text
+from cdc_lib.silver.table import (
+    COMMITTED_AT,
+    DELETED_AT,
+    END_AT,
+    ENDED_AT,
+    SEQUENCE,
+    SPECIAL,
+    START_AT,
+    UNAVAILABLE,
+    text,
+)
 
 CHANGES = "changes"
-_HELD = f"coalesce(t.{SEQUENCE}, -1)"
-"""Order of silver's row. One that somebody else put there has none, and is older than any change."""
 _NO_NAMES = "CAST(array() AS ARRAY<STRING>)"
 _NO_TEXTS = "CAST(map() AS MAP<STRING, STRING>)"
 
@@ -27,7 +35,7 @@ class Merge:
 
     def sql(self) -> str:
         """One MERGE. ``s`` rows are applied only onto older ``t`` rows, whatever is replayed."""
-        newer = f"s.sq > {_HELD}"
+        newer = f"s.sq > {_held(SEQUENCE)}"
         soft = self.shape.soft
         clauses = [
             f"MERGE INTO {self.silver} AS t USING {CHANGES} AS s ON {self.on()}",
@@ -85,22 +93,84 @@ class Merge:
         truncates = self.shape.survey.truncates
         if not truncates:
             return ""
-        older = f"WHEN NOT MATCHED BY SOURCE AND {_HELD} < {truncates[-1].sequence}"
+        older = f"WHEN NOT MATCHED BY SOURCE AND {_held(SEQUENCE)} < {truncates[-1].sequence}"
         if not self.shape.soft:
             return f"{older} THEN DELETE"
-        at = _first_after(truncates, lambda each: _timestamp(each.committed_us))
+        at = _first_after(truncates, SEQUENCE, lambda each: _timestamp(each.committed_us))
         row = {
-            SEQUENCE: _first_after(truncates, lambda each: str(each.sequence)),
+            SEQUENCE: _first_after(truncates, SEQUENCE, lambda each: str(each.sequence)),
             COMMITTED_AT: at,
             DELETED_AT: at,
         }
         return f"{older} AND t.{DELETED_AT} IS NULL THEN UPDATE SET {_assignments(row)}"
 
 
-def _first_after(truncates: Sequence[Truncate], value: Callable[[Truncate], str]) -> str:
-    """What the first truncate after row ``t`` says."""
-    steps = [f"WHEN {_HELD} < {each.sequence} THEN {value(each)}" for each in truncates]
+@dataclass(frozen=True)
+class CountMerge(Merge):
+    """The MERGE of a table without a key, from the rows that were ever added and are touched now
+    (``keyless.counted``): a copy of a row is its sequence."""
+
+    def sql(self) -> str:
+        clauses = [
+            f"MERGE INTO {self.silver} AS t USING {CHANGES} AS s ON t.{SEQUENCE} = s.sq",
+            "WHEN MATCHED AND s.deleted THEN DELETE",
+            f"WHEN NOT MATCHED AND NOT s.deleted THEN {_insert(self.inserts())}",
+            self._truncates(),
+        ]
+        return "\n".join(filter(None, clauses))
+
+
+@dataclass(frozen=True)
+class VersionMerge:
+    """The MERGE of a history, from one row per version (``versions.versions``): a version is its key and its
+    start. What has ended stays as it is."""
+
+    silver: str
+    shape: Shape
+    meta: frozenset[str]
+
+    def sql(self) -> str:
+        key = " AND ".join(f"t.{quoted(name)} <=> s.{k}" for k, name in self.shape.keys.items())
+        is_open = f"t.{END_AT} IS NULL"
+        row = self.inserts()
+        changed = {name: value for name, value in row.items() if name not in (START_AT, COMMITTED_AT)}
+        clauses = [
+            f"MERGE INTO {self.silver} AS t USING {CHANGES} AS s ON {key} AND t.{START_AT} = s.sq",
+            f"WHEN MATCHED AND {is_open} THEN UPDATE SET {_assignments(changed)}",
+            f"WHEN NOT MATCHED THEN {_insert(row)}",
+            self._truncates(),
+        ]
+        return "\n".join(filter(None, clauses))
+
+    def inserts(self) -> dict[str, str]:
+        """Column of silver to expression over ``s``."""
+        row = {name: f"s.{k}" for k, name in (self.shape.keys | self.shape.values).items()}
+        row = {name: row[name] for name in self.shape.table.names}
+        row |= {START_AT: "s.sq", END_AT: "s.end_at", COMMITTED_AT: "s.at", ENDED_AT: "s.ended_at"}
+        optional = {UNAVAILABLE: _unless_empty("s.missing"), SPECIAL: "s.special"}
+        return row | {name: value for name, value in optional.items() if name in self.meta}
+
+    def _truncates(self) -> str:
+        truncates = self.shape.survey.truncates
+        if not truncates:
+            return ""
+        ended = {
+            END_AT: _first_after(truncates, START_AT, lambda each: str(each.sequence)),
+            ENDED_AT: _first_after(truncates, START_AT, lambda each: _timestamp(each.committed_us)),
+        }
+        older = f"t.{END_AT} IS NULL AND {_held(START_AT)} < {truncates[-1].sequence}"
+        return f"WHEN NOT MATCHED BY SOURCE AND {older} THEN UPDATE SET {_assignments(ended)}"
+
+
+def _first_after(truncates: Sequence[Truncate], column: str, value: Callable[[Truncate], str]) -> str:
+    """What the first truncate after row ``t``, whose ``column`` is its sequence, says."""
+    steps = [f"WHEN {_held(column)} < {each.sequence} THEN {value(each)}" for each in truncates]
     return f"CASE {' '.join(steps)} END"
+
+
+def _held(column: str) -> str:
+    """Order of silver's row. One that somebody else put there has none, and is older than any change."""
+    return f"coalesce(t.{column}, -1)"
 
 
 def _timestamp(micros: int | None) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cdc_lib.delta import Field, Lake, TableRef, literal
@@ -15,6 +15,9 @@ from cdc_lib.types import arrow_type, spark_type, widens
 SEQUENCE = "__sequence"
 COMMITTED_AT = "__committed_at"
 DELETED_AT = "__deleted_at"
+START_AT = "__START_AT"
+END_AT = "__END_AT"
+ENDED_AT = "__ended_at"
 UNAVAILABLE = "__unavailable"
 SPECIAL = "__special"
 
@@ -23,6 +26,9 @@ META: Mapping[str, Field] = {
     for each in (
         Field(SEQUENCE, "BIGINT", "order of the last change applied to this row: batch << 32 | ordinal"),
         Field(COMMITTED_AT, "TIMESTAMP", "when the source committed the last change applied to this row"),
+        Field(START_AT, "BIGINT", "order of the change that began this version: batch << 32 | ordinal"),
+        Field(END_AT, "BIGINT", "order of the change that ended this version; NULL: it is the current one"),
+        Field(ENDED_AT, "TIMESTAMP", "when the source committed the change that ended this version"),
         Field(DELETED_AT, "TIMESTAMP", "when the source deleted this row; NULL while it lives"),
         Field(UNAVAILABLE, "ARRAY<STRING>", "columns whose value is not known, not NULL: nothing carried it"),
         Field(
@@ -56,10 +62,27 @@ class SilverTable:
     table_id: str
     delete: Literal["hard", "soft"] = "hard"
     since: Mapping[str, int] = field(default_factory=dict)
+    scd: Literal[1, 2] = 1
+
+    @property
+    def history(self) -> bool:
+        """Whether all versions of a row are kept (SCD type 2)."""
+        return self.scd == 2
 
     @property
     def soft(self) -> bool:
-        return self.delete == "soft"
+        """Whether deleted rows are marked. A history keeps them anyway, as versions that have ended."""
+        return self.delete == "soft" and not self.history
+
+    @property
+    def sequence(self) -> str:
+        """The column with the order of the change that made a row what it is."""
+        return START_AT if self.history else SEQUENCE
+
+    @property
+    def gone(self) -> str | None:
+        """The column that is NULL for rows that live at the source; None: all rows do."""
+        return END_AT if self.history else DELETED_AT if self.soft else None
 
 
 @dataclass(frozen=True)
@@ -82,18 +105,41 @@ def text(value: str) -> str:
     return f"decode(unhex('{value.encode().hex()}'), 'UTF-8')"
 
 
-def ensure(lake: Lake, target: SilverTable, incarnation: str) -> None:
+def ensure(lake: Lake, target: SilverTable, incarnation: str) -> bool:
     """Create the silver table, or bring it to the newest structure: new columns, wider types, comments.
 
     Columns that the source dropped stay, with the values they had.
 
-    :raises FixConfiguration: a source column is called like a meta column, or its type cannot follow.
+    :returns: whether it was created.
+    :raises FixConfiguration: a source column is called like a meta column, its type cannot follow, or the
+        table was made for another SCD type.
     """
     _refuse_meta_names(target.table)
-    if not lake.exists(target.silver):
+    created = not lake.exists(target.silver)
+    if created:
         _create(lake, target, incarnation)
-        return
+    else:
+        _follow(lake, target)
+    if target.history:
+        show_current(lake, target.silver, target.silver)
+    return created
+
+
+def show_current(lake: Lake, silver: TableRef, named: TableRef) -> None:
+    """Give a history a view of its current versions, ``<name>_current``; other tables none.
+
+    :param named: the table by its name in a catalog; without one there are no views.
+    """
+    names = [] if named.path is not None else [each.name for each in lake.fields(silver)]
+    if END_AT in names:
+        shown = ", ".join(quoted(name) for name in names if name not in (START_AT, END_AT, ENDED_AT))
+        query = f"SELECT {shown} FROM {named.sql} WHERE {quoted(END_AT)} IS NULL"  # noqa: S608  names are quoted
+        lake.create_view(replace(named, name=f"{named.name}_current"), query)
+
+
+def _follow(lake: Lake, target: SilverTable) -> None:
     held = {each.name: each for each in lake.fields(target.silver)}
+    _refuse_other_kind(target, held)
     place = "FIRST"
     for column in target.table.columns:
         if column.name in held:
@@ -103,13 +149,27 @@ def ensure(lake: Lake, target: SilverTable, incarnation: str) -> None:
         place = f"AFTER {quoted(column.name)}"
 
 
+def _refuse_other_kind(target: SilverTable, held: Collection[str]) -> None:
+    if target.sequence not in held:
+        raise FixConfiguration(
+            f"{target.silver.sql} was not made for scd: {target.scd}",
+            why=f"the pipeline file says scd: {target.scd} for {target.table.id} now, and rows of one kind "
+            "do not become rows of the other",
+            remedy=f"DROP TABLE {target.silver.sql}; the next run that applies changes to it makes it anew "
+            "from bronze",
+        )
+
+
 def add_meta(lake: Lake, target: SilverTable, name: str) -> None:
     """Add a meta column whose first value is about to arrive."""
     _add_column(lake, target, META[name], "")
 
 
 def _create(lake: Lake, target: SilverTable, incarnation: str) -> None:
-    meta = [META[SEQUENCE], META[COMMITTED_AT], *([META[DELETED_AT]] if target.soft else [])]
+    names = [SEQUENCE, COMMITTED_AT, *([DELETED_AT] if target.soft else [])]
+    if target.history:
+        names = [START_AT, END_AT, COMMITTED_AT, ENDED_AT]
+    meta = [META[name] for name in names]
     properties = {"cdc.incarnation": incarnation, "cdc.table_id": target.table_id}
     if target.silver.path is None:
         properties[_VECTORS] = "true"

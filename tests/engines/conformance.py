@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ from tests.engines.canonical import Text, of_delta, of_server
 from tests.engines.connect_server import ConnectServer
 from tests.engines.pipelines import PipelineUnderTest
 
-META = ("__sequence", "__committed_at", "__deleted_at", "__unavailable", "__special")
+META = (
+    *("__sequence", "__committed_at", "__deleted_at", "__unavailable", "__special"),
+    *("__START_AT", "__END_AT", "__ended_at"),
+)
 
 
 @dataclass(frozen=True)
@@ -108,13 +112,14 @@ SilverRow = Mapping[str, tuple[pa.DataType, Text, Text]]
 
 
 def silver_rows(pipeline: PipelineUnderTest, name: str, *, deleted: bool = False) -> list[SilverRow]:
-    """Rows of a silver table that live, or those that were deleted softly."""
+    """Rows of a silver table that live, or those that were deleted softly or have ended."""
     found = pipeline.rows("silver", name)
     names = [column for column in found.column_names if column not in META]
     types = {column: found.schema.field(column).type for column in names}
     rows: list[SilverRow] = []
     for row in found.to_pylist():
-        if (row.get("__deleted_at") is not None) is not deleted:
+        ended = row.get("__deleted_at") is not None or row.get("__END_AT") is not None
+        if ended is not deleted:
             continue
         special = dict(row.get("__special") or ())
         rows.append(
@@ -131,7 +136,11 @@ def differences(
 ) -> list[str]:
     """Silver against what the server prints, row by row."""
     silver = silver_rows(pipeline, f"{database.schema}_{table}")
-    true = {tuple(row[name].text for name in key): row for row in database.rows(table)}
+    types = {name: silver[0][name][0] if silver else pa.string() for name in key}
+    true = {
+        tuple(of_server(row[name].text, to) for name, to in types.items()): row
+        for row in database.rows(table)
+    }
     held = {tuple(row[name][1] for name in key): row for row in silver}
     found = [f"{len(silver)} rows with {len(held)} keys"] if len(silver) != len(held) else []
     for place in sorted({*true, *held}, key=str):
@@ -173,7 +182,12 @@ def assert_same_bag(pipeline: PipelineUnderTest, database: EngineDatabase, table
         tuple(value for _, value, _ in row.values())
         for row in silver_rows(pipeline, f"{database.schema}_{table}")
     )
-    assert silver == Counter(tuple(value.text for value in row.values()) for row in database.rows(table))
+    true = Counter(tuple(value.text for value in row.values()) for row in database.rows(table))
+    found = [
+        f"only in silver: {list((silver - true).items())[:3]}",
+        f"missing: {list((true - silver).items())[:3]}",
+    ]
+    assert silver == true, f"{table}: {'; '.join(found)}"
 
 
 def ops(pipeline: PipelineUnderTest, table: str, rest: str = "ORDER BY _sequence") -> list[str]:
@@ -218,8 +232,12 @@ TOUR_TABLES = (
     "INSERT INTO emptied VALUES (1, 'before'), (2, 'before')",
     "CREATE TABLE kept (id INTEGER PRIMARY KEY, label VARCHAR(20))",
     "INSERT INTO kept VALUES (1, 'stays'), (2, 'goes'), (3, 'comes back')",
+    "CREATE TABLE prices (id INTEGER PRIMARY KEY, price INTEGER)",
+    "INSERT INTO prices VALUES (1, 10), (2, 20), (3, 30)",
     "CREATE TABLE readings (sensor INTEGER, reading INTEGER)",
     "INSERT INTO readings VALUES (1, 20), (1, 20), (2, NULL)",
+    "CREATE TABLE votes (choice VARCHAR(20), weight INTEGER)",
+    "INSERT INTO votes VALUES ('tea', 1), ('tea', 1), ('tea', 1), ('coffee', NULL), ('coffee', 2)",
     "CREATE TABLE documents (id INTEGER PRIMARY KEY, revision INTEGER, body TEXT)",
 )
 LARGE = "x1" * 4000
@@ -294,12 +312,16 @@ class Conformance:
         database = stack.enter_context(new_database())
         database.execute(*TOUR_TABLES)
         database.out_of_line("documents", "body")
+        database.whole_rows_in_log("votes")
         database.execute(
             f"INSERT INTO documents VALUES (1, 1, '{LARGE}'), (2, 1, '{LARGE}'), (3, 1, 'short')"
         )
         database.add_tour()
         tour = Tour(make(database), database)
-        tour.pipeline.tables = [{"match": rf"{database.schema}\.kept", "delete": "soft"}]
+        tour.pipeline.tables = [
+            {"match": rf"{database.schema}\.kept", "delete": "soft"},
+            {"match": rf"{database.schema}\.prices", "scd": 2},
+        ]
         tour.pipeline.run()
         tour.after_snapshot = {
             table: differences(tour.pipeline, database, table)
@@ -339,7 +361,15 @@ class Conformance:
         database.execute(
             "DELETE FROM kept WHERE id IN (2, 3)",
             "INSERT INTO kept VALUES (3, 'is back')",
+            "UPDATE prices SET price = 11 WHERE id = 1",
+            "UPDATE prices SET price = 12 WHERE id = 1",
+            "DELETE FROM prices WHERE id = 2",
+            "UPDATE prices SET id = 4 WHERE id = 3",
             "INSERT INTO readings VALUES (1, 20), (3, 5)",
+            "INSERT INTO votes VALUES ('tea', 1), ('water', 1)",
+            "UPDATE votes SET weight = 3 WHERE choice = 'coffee' AND weight IS NULL",
+            "UPDATE votes SET choice = 'tea' WHERE choice = 'water'",
+            "DELETE FROM votes WHERE weight = 2",
             "UPDATE documents SET revision = 2 WHERE id = 1",
             "UPDATE documents SET id = 20 WHERE id = 2",
             f"UPDATE documents SET body = '{LARGE}new' WHERE id = 3",
@@ -397,8 +427,24 @@ class Conformance:
         gone = silver_rows(tour.pipeline, tour.name("kept"), deleted=True)
         assert [(row["id"][1], row["label"][1]) for row in gone] == [("2", "goes")]
 
+    def test_history_of_rows(self, tour: Tour) -> None:
+        tour.assert_same("prices")
+        found = tour.pipeline.rows("silver", tour.name("prices")).to_pylist()
+        versions = sorted(found, key=lambda row: (row["id"], row["__START_AT"]))
+        assert [(row["id"], row["price"], row["__END_AT"] is None) for row in versions] == [
+            *[(1, 10, False), (1, 11, False), (1, 12, True)],
+            *[(2, 20, False), (3, 30, False), (4, 30, True)],
+        ]
+        for version, following in pairwise(versions[:3]):
+            assert version["__END_AT"] == following["__START_AT"]
+            assert version["__ended_at"] == following["__committed_at"]
+
     def test_a_table_without_a_key_that_only_sees_inserts(self, tour: Tour) -> None:
         assert_same_bag(tour.pipeline, tour.database, "readings")
+
+    def test_equal_rows_are_counted(self, tour: Tour) -> None:
+        """A table without a key whose old rows the log carries whole."""
+        assert_same_bag(tour.pipeline, tour.database, "votes")
 
     def test_a_run_with_nothing_to_do_writes_no_batch(self, tour: Tour) -> None:
         assert tour.batches[0] < tour.batches[1]

@@ -42,7 +42,7 @@ def killed(pipeline: PipelineUnderTest, fault: str, verb: str = "run") -> None:
     """Run until ``fault`` (``point`` or ``point:nth``), where SIGKILL ends the process."""
     log = _fault_log(pipeline, fault)
     process = pipeline.start(verb, CDC_FAULT=fault, CDC_FAULT_LOG=str(log))
-    output = _finished(process)
+    output = finished(process)
     assert process.returncode == -signal.SIGKILL, (
         f"ended with {process.returncode}, not by {fault}:\n{output}"
     )
@@ -84,7 +84,7 @@ def wait_until_stopped(process: subprocess.Popen[str]) -> None:
             process.wait(0.1)
         except subprocess.TimeoutExpired:
             continue
-        raise AssertionError(f"ended with {process.returncode} before it was stopped:\n{_finished(process)}")
+        raise AssertionError(f"ended with {process.returncode} before it was stopped:\n{finished(process)}")
     process.kill()
     raise AssertionError("the fault was not reached in time")
 
@@ -97,7 +97,8 @@ def _reached(log: Path) -> list[str]:
     return log.read_text(encoding="utf-8").split() if log.exists() else []
 
 
-def _finished(process: subprocess.Popen[str]) -> str:
+def finished(process: subprocess.Popen[str]) -> str:
+    """What it said until its end, or until it took too long, and then where it stood."""
     try:
         return process.communicate(timeout=SECONDS)[0]
     except subprocess.TimeoutExpired:

@@ -25,6 +25,17 @@ def delete(key: int, **more: Any) -> Change:
     return Change("d", before={"id": key, "v": None}, before_unavailable=["v"], **more)
 
 
+def left(key: int | None, value: str | None, **more: Any) -> Change:
+    """A delete that says all of the old row."""
+    return Change("d", before={"id": key, "v": value}, **more)
+
+
+def changed(old: tuple[Any, Any], new: tuple[Any, Any], **more: Any) -> Change:
+    """An update that says all of the old row."""
+    before, after = ({"id": key, "v": value} for key, value in (old, new))
+    return Change("u", after, before, **more)
+
+
 def ready(
     lake: Lake, types: dict[str, pa.DataType] = TYPES, key: tuple[str, ...] = ("id",), **more: Any
 ) -> SilverTable:
@@ -128,6 +139,47 @@ class TestWithoutKey:
         apply(lake, kept, 2, 3)
         apply(lake, kept, 0, 3, incarnation="four")
         assert shown(lake, kept) == [(3, "c")]
+
+    def test_equal_rows_are_counted_where_the_log_has_whole_old_rows(
+        self, spark: SparkSession, lake: Lake
+    ) -> None:
+        kept = ready(lake, key=())
+        odd = {"special": {"v": "text"}}
+        batches = {
+            1: [create(1, "a", "r"), create(1, "a", "r"), create(1, "a", "r"), create(2, None)],
+            2: [left(1, "a"), changed((1, "a"), (1, "b")), create(2, None, **odd), create(2, None, **odd)],
+            3: [left(2, None), left(2, None, **odd), create(1, "b"), changed((1, "b"), (1, "b"))],
+            4: [left(1, "a"), Change("t"), create(5, "e"), create(5, "e"), left(5, "e")],
+        }
+        expected = {
+            1: [(1, "a"), (1, "a"), (1, "a"), (2, None)],
+            2: [(1, "a"), (1, "b"), (2, None), (2, None), (2, None)],
+            3: [(1, "a"), (1, "b"), (1, "b"), (2, None)],
+            4: [(5, "e")],
+        }
+        write(spark, lake, kept.bronze, batches)
+        # Each incarnation is without a transaction version, so what was applied is applied again.
+        for turn, (after, upto) in enumerate(
+            [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3), (0, 3), (3, 4), (0, 4)]
+        ):
+            apply(lake, kept, after, upto, incarnation=str(turn))
+            assert shown(lake, kept) == expected[upto], (after, upto)
+            if upto == 3:
+                texts = {tuple(row["__special"].items()) for row in held(lake, kept) if row["__special"]}
+                assert texts == {(("v", "text"),)}
+
+    def test_a_new_row_leaves_out_what_the_old_one_carries(self, spark: SparkSession, lake: Lake) -> None:
+        kept = ready(lake, key=())
+        update = changed((1, "large"), (2, None), after_unavailable=["v"])
+        write(spark, lake, kept.bronze, {1: [create(1, "large")], 2: [update]})
+        apply(lake, kept, 0, 2)
+        assert shown(lake, kept) == [(2, "large")]
+
+    def test_copies_cannot_be_marked_as_deleted(self, spark: SparkSession, lake: Lake) -> None:
+        kept = ready(lake, key=(), delete="soft")
+        write(spark, lake, kept.bronze, {1: [create(1, "a"), left(1, "a")]})
+        with pytest.raises(silver.KeylessUpdate, match="marked as deleted"):
+            apply(lake, kept, 0, 1)
 
     @pytest.mark.parametrize("change", [create(1, "b", "u"), delete(1)], ids=["update", "delete"])
     def test_an_update_or_delete_is_refused(self, spark: SparkSession, lake: Lake, change: Change) -> None:

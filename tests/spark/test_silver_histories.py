@@ -29,12 +29,12 @@ def test_random_histories(spark: SparkSession, lake: Lake, seed: int) -> None:
         delete="soft" if source.soft else "hard",
     )
     silver.ensure(lake, kept, "one")
-    expected = _play(chance, source, truncates=seed > 0)
+    expected = play(chance, source, truncates=seed > 0)
     write(spark, lake, kept.bronze, source.batches)
     highest = 0
     staged = {number: staged_facts(kept.table, number, rows) for number, rows in source.batches.items()}
     assert facts_of_bronze(lake.table(kept.bronze), kept.table) == sum(staged.values(), Facts())
-    for turn, (after, upto) in enumerate(_ranges(chance, source.batch)):
+    for turn, (after, upto) in enumerate(ranges(chance, source.batch)):
         told = sum((staged[number] for number in range(after + 1, upto + 1)), Facts()) if turn % 2 else None
         silver.apply(lake, kept, after=after, upto=upto, incarnation="one", facts=told)
         # A lower end than before is a replay and must change nothing.
@@ -42,7 +42,7 @@ def test_random_histories(spark: SparkSession, lake: Lake, seed: int) -> None:
         assert _sorted(held(lake, kept)) == _sorted(expected[highest]), f"after the range ({after}, {upto}]"
 
 
-def _play(chance: random.Random, source: SourceTable, truncates: bool) -> dict[int, list[Row]]:
+def play(chance: random.Random, source: SourceTable, truncates: bool) -> dict[int, list[Row]]:
     """Let the source live; what silver must hold after each batch."""
     expected: dict[int, list[Row]] = {}
     for group in range(HISTORIES):
@@ -82,7 +82,7 @@ def _step(chance: random.Random, source: SourceTable, group: int) -> None:
         source.insert(chance.choice(free), chance.choice("cr"))
 
 
-def _ranges(chance: random.Random, last: int) -> list[tuple[int, int]]:
+def ranges(chance: random.Random, last: int) -> list[tuple[int, int]]:
     """Ranges whose ends rise to the last batch, each start at or behind the end before, with replays."""
     ranges: list[tuple[int, int]] = []
     upto = 0

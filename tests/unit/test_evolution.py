@@ -53,6 +53,29 @@ def test_drop_and_add_between_two_looks_shows_in_the_order() -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "renamed"),
+    [
+        (("a", "b"), ("c", "b"), {"c": "from a"}),
+        (("a", "b"), ("a", "c"), {"c": "from b"}),
+        (("a", "b"), ("c", "d"), {"c": "from a", "d": "from b"}),
+        (("a", "b"), ("c", "b", "d"), {"c": "from a"}),
+        (("a", "b"), ("b", "c"), {}),
+        (("a",), ("a", "c"), {}),
+    ],
+)
+def test_a_column_that_stands_where_another_went_may_be_the_same(
+    old: tuple[str, ...], new: tuple[str, ...], renamed: dict[str, str]
+) -> None:
+    """PostgreSQL adds columns at the end alone."""
+    one = first_version(table(ID, *((name, pa.int32()) for name in old)))
+    two, changes = next_version(one, table(ID, *((name, pa.int32()) for name in new)), ever(one))
+    assert {change.column: change.detail for change in changes if change.kind == "renamed"} == renamed
+    assert not {ids(two)[name] for name in renamed} & set(ids(one).values()), (
+        "bronze has it as a column of its own"
+    )
+
+
+@pytest.mark.parametrize(
     ("old", "new", "kind"),
     [
         (pa.int32(), pa.int64(), "widened"),

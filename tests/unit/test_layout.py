@@ -15,14 +15,25 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "cdc_lib"
 
-VALUES = {"change", "position", "schema", "types", "errors", "faults", "evolution", "facts", "fingerprint"}
+VALUES = {
+    "clock",
+    "change",
+    "position",
+    "schema",
+    "types",
+    "errors",
+    "faults",
+    "evolution",
+    "facts",
+    "fingerprint",
+}
 CONFIG = {"config", "pipeline", "source_section", "properties", "kafka_properties", "secrets", "yaml_source"}
 CONFIG |= {"json_schema", "properties_page"}
 SOURCE = {"source", "embedded"}
 TABLES = {"delta", "delta_direct", "delta_log", "nested_types", "own_sessions", "table_ref"}
 TABLES |= {"spark_session", "java"}
 LAYERS = {"control", "bronze", "bronze_reader", "bronze_direct", "silver", "views", "staging", "transforms"}
-RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot"}
+RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot", "due"}
 RUNNER |= {
     "metrics",
     "reading",
@@ -37,7 +48,18 @@ RUNNER |= {
     "runner",
     "reconcile",
 }
-TOP = {"cli", "__main__", "checking", "status", "demo", "shop", "datasource", "declarative"}
+TOP = {
+    "cli",
+    "__main__",
+    "checking",
+    "status",
+    "plan",
+    "planning",
+    "demo",
+    "shop",
+    "datasource",
+    "declarative",
+}
 
 SPARK = {"pyspark", "delta", "deltalake"}
 DRIVERS = {"psycopg2", "psycopg", "pymysql", "MySQLdb", "pymssql", "pyodbc", "oracledb", "ibm_db", "pymongo"}

@@ -33,7 +33,7 @@ _COLUMNS = """
     SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnotnull, a.attgenerated,
            pg_catalog.format_type(a.atttypid, a.atttypmod), pg_catalog.col_description(a.attrelid, a.attnum),
            CASE WHEN a.attidentity <> '' THEN 'GENERATED AS IDENTITY'
-                WHEN %s THEN pg_catalog.pg_get_expr(d.adbin, d.adrelid) END
+                WHEN %s THEN coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), a.attmissingval::text) END
     FROM pg_catalog.pg_attribute a
     LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE a.attrelid = ANY(%s) AND a.attnum > 0 AND NOT a.attisdropped

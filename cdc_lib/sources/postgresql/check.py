@@ -265,7 +265,8 @@ def _identities(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "notice",
                 str(table),
-                "it has no key: silver can only count equal rows",
+                "it has no key: silver can only count equal rows, which takes a look at all of bronze "
+                "whenever some were updated or deleted",
                 "add a primary key, or name one in message.key.columns",
             )
 

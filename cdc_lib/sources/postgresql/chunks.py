@@ -94,6 +94,15 @@ def plan(connection: Connection, cut: Cut, chunk_rows: int) -> list[Chunk]:
     ]
 
 
+def plan_windows(connection: Connection, relation: Relation, chunk_rows: int) -> list[Chunk]:
+    """Pieces that cover the table exactly once although it changes between them."""
+    cut = cut_of(connection, relation)
+    if not cut.by_key:
+        # A row's place changes with every update, so only all places together are the table.
+        return [Chunk(relation.id, 0)]
+    return plan(connection, cut, chunk_rows)
+
+
 def _bounds(connection: Connection, cut: Cut, estimate: int, count: int) -> list[tuple[str, ...]]:
     if count == 1:
         return []

@@ -32,9 +32,13 @@ class Heartbeat:
         :raises FixConfiguration: the server refuses it.
         :raises RetryLater: the server does not answer.
         """
-        query, interval = self._config[QUERY], self._config["heartbeat.interval.ms"]
-        if query is None or interval == 0 or time.monotonic() < self._due:
+        if not is_wanted(self._config) or time.monotonic() < self._due:
             return
         with closing(connect_as_role(self._config)) as connection:
-            run_given(connection, QUERY, [query])
-        self._due = time.monotonic() + interval / 1000
+            run_given(connection, QUERY, [self._config[QUERY]])
+        self._due = time.monotonic() + self._config["heartbeat.interval.ms"] / 1000
+
+
+def is_wanted(config: SourceConfig) -> bool:
+    """Whether the pipeline file asks for a query to be executed at all."""
+    return config[QUERY] is not None and config["heartbeat.interval.ms"] != 0

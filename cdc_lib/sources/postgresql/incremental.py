@@ -55,11 +55,8 @@ class PostgresIncremental(IncrementalSession):
 
     def chunks(self, table: TableId) -> list[Chunk]:
         with _Borrowed(self) as connection, translated(f"{table} cannot be cut into pieces"):
-            cut = chunks.cut_of(connection, self._relation(connection, table))
-            if not cut.by_key:
-                # A row's place changes with every update, so only all places together are the table.
-                return [Chunk(table, 0)]
-            return chunks.plan(connection, cut, self._spec.chunk_rows)
+            relation = self._relation(connection, table)
+            return chunks.plan_windows(connection, relation, self._spec.chunk_rows)
 
     def rows(self, chunk: Chunk, after: Position, expected: Table) -> Iterator[ChangeBatch]:
         assert isinstance(after, PostgresPosition)

@@ -6,22 +6,31 @@ tables are published through their root, so that a new partition changes nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from cdc_lib.errors import CdcError, FixSource
+from cdc_lib.errors import CdcError, FixSource, RetryLater
 from cdc_lib.schema import TableId
+from cdc_lib.sources.postgresql.catalog import Relation
+from cdc_lib.sources.postgresql.chunks import source_of
 from cdc_lib.sources.postgresql.connection import execute, rows
 from cdc_lib.sources.postgresql.errors import translated
 from cdc_lib.sources.postgresql.shape import quoted
+from cdc_lib.sources.postgresql.slot import naming_blockers
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection as Connection
 
 OPERATIONS = ("insert", "update", "delete", "truncate")
 _OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
-LOCK_MILLISECONDS = 10_000
+LOCK_MILLISECONDS = 1_500
+"""Wait for a table's lock in one go: longer than ``deadlock_timeout``, after which autovacuum gives way."""
+PAUSE_SECONDS = 2.0
+WRITERS_SECONDS = 60
+"""How long transactions that write to a table may keep it from being published."""
 
 _HEAD = """
     SELECT p.oid, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
@@ -127,22 +136,65 @@ def find(connection: Connection, name: str) -> Publication | None:
     )
 
 
-def prepare(connection: Connection, name: str, mode: str, tables: Sequence[TableId]) -> Publication:
+def prepare(
+    connection: Connection, name: str, mode: str, relations: Mapping[TableId, Relation]
+) -> Publication:
     """Create or alter the publication as ``publication.autocreate.mode`` says.
 
     :raises FixSource: it does not exist and must not be created, or a right is missing.
+    :raises RetryLater: transactions that write to a table that is to be added do not end.
     """
-    found = find(connection, name)
-    if found is None:
-        if mode == "disabled":
-            raise missing(name, tables)
-        _create(connection, name, mode, tables)
-    elif mode == "filtered" and not found.all_tables and found.tables != frozenset(tables):
-        _change(connection, name, tables)
+    tables, found = sorted(relations), find(connection, name)
+    due = alteration(found, name, mode, tables)
+    if due is not None:
+        had = frozenset[TableId]() if found is None else found.tables
+        _execute(connection, due, [relations[table] for table in sorted(due.after.tables - had)])
     after = find(connection, name)
     if after is None:
         raise missing(name, tables)
     return after
+
+
+@dataclass(frozen=True)
+class Alteration:
+    """A statement that is due, and the publication as it will be behind it."""
+
+    query: Any
+    action: Literal["create", "alter"]
+    after: Publication
+
+
+def alteration(
+    found: Publication | None, name: str, mode: str, tables: Sequence[TableId]
+) -> Alteration | None:
+    """What ``publication.autocreate.mode`` wants done to the publication as it is; None for nothing.
+
+    :raises FixSource: it does not exist and must not be created.
+    """
+    if found is None:
+        if mode == "disabled":
+            raise missing(name, tables)
+        members = frozenset(tables) if mode == "filtered" else frozenset()
+        operations = frozenset(OPERATIONS)
+        nothing: frozenset[Any] = frozenset()
+        made = Publication(
+            name, mode == "all_tables", operations, True, True, members, restricted=nothing, schemas=nothing
+        )
+        return Alteration(_creation(name, mode, tables), "create", made)
+    if mode == "filtered" and not found.all_tables and found.tables != frozenset(tables):
+        changed = replace(found, tables=frozenset(tables), restricted=frozenset(), schemas=frozenset())
+        return Alteration(_change(name, tables), "alter", changed)
+    return None
+
+
+def refuse_incomplete(ready: Publication, tables: Sequence[TableId], partitioned: Sequence[TableId]) -> None:
+    """:raises FixSource: changes of these tables would not reach us."""
+    if complaints := ready.complaints(tables, partitioned):
+        raise FixSource(
+            "; ".join(complaint.what for complaint in complaints),
+            why="changes of these tables would not reach us, and nothing would say so",
+            remedy="; ".join(complaint.remedy for complaint in complaints),
+        )
 
 
 def missing(name: str, tables: Sequence[TableId]) -> CdcError:
@@ -159,7 +211,7 @@ def create_text(name: str, tables: Sequence[TableId]) -> str:
     return f"CREATE PUBLICATION {_quoted(name)}{listed} WITH ({_OPTIONS})"
 
 
-def _create(connection: Connection, name: str, mode: str, tables: Sequence[TableId]) -> None:
+def _creation(name: str, mode: str, tables: Sequence[TableId]) -> Any:
     from psycopg2 import sql
 
     members = {
@@ -167,28 +219,56 @@ def _create(connection: Connection, name: str, mode: str, tables: Sequence[Table
         "filtered": sql.SQL(" FOR TABLE ") + _listed(tables) if tables else sql.SQL(""),
         "no_tables": sql.SQL(""),
     }[mode]
-    query = sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(
+    return sql.SQL("CREATE PUBLICATION {}{} WITH ({})").format(
         sql.Identifier(name), members, sql.SQL(_OPTIONS)
     )
-    _alter(connection, query, f"the publication {name} cannot be created")
 
 
-def _change(connection: Connection, name: str, tables: Sequence[TableId]) -> None:
+def _change(name: str, tables: Sequence[TableId]) -> Any:
     from psycopg2 import sql
 
-    query = sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(sql.Identifier(name), _listed(tables))
-    _alter(connection, query, f"the publication {name} cannot be altered")
+    return sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(sql.Identifier(name), _listed(tables))
 
 
-def _alter(connection: Connection, query: Any, doing: str) -> None:
-    with translated(doing):
+def _execute(connection: Connection, due: Alteration, added: Sequence[Relation]) -> None:
+    """What a transaction wrote to a table before that was published is not in our log, and while it is open,
+    not in any view either. So a table is added at a moment when no such transaction is open."""
+    done = {"create": "created", "alter": "altered"}[due.action]
+    deadline = time.monotonic() + WRITERS_SECONDS
+    doing = f"the publication {due.after.name} cannot be {done}"
+    with translated(doing), naming_blockers(connection):
+        while not _executed(connection, due.query, added):
+            if time.monotonic() > deadline:
+                raise RetryLater(
+                    doing,
+                    why=f"transactions that write to {', '.join(str(one.id) for one in added)} do not end",
+                    remedy="run again when they have ended",
+                )
+            time.sleep(PAUSE_SECONDS)
+
+
+def _executed(connection: Connection, query: Any, added: Sequence[Relation]) -> bool:
+    """Whether the locks were had; writers that come meanwhile wait for :data:`LOCK_MILLISECONDS` at most."""
+    import psycopg2
+    from psycopg2 import errors, sql
+
+    execute(connection, "BEGIN")
+    try:
         execute(
-            connection, "SELECT pg_catalog.set_config('lock_timeout', %s, false)", (str(LOCK_MILLISECONDS),)
+            connection, "SELECT pg_catalog.set_config('lock_timeout', %s, true)", (str(LOCK_MILLISECONDS),)
         )
-        try:
-            execute(connection, query)
-        finally:
-            execute(connection, "SELECT pg_catalog.set_config('lock_timeout', '0', false)")
+        for relation in added:
+            execute(connection, sql.SQL("LOCK TABLE {} IN SHARE MODE").format(source_of(relation)))
+        execute(connection, query)
+        execute(connection, "COMMIT")
+    except errors.LockNotAvailable:
+        execute(connection, "ROLLBACK")
+        return False
+    except psycopg2.Error:
+        with suppress(psycopg2.Error):
+            execute(connection, "ROLLBACK")
+        raise
+    return True
 
 
 def _listed(tables: Sequence[TableId]) -> Any:

@@ -154,15 +154,23 @@ def advance(connection: Connection, name: str, upto: PostgresPosition) -> None:
     :raises ResnapshotNeeded: the slot is gone or lost.
     """
     wait_until_free(connection, name)
-    state = slot_state(connection, name)
-    if state is None or state.lost:
-        raise slot_lost(name)
-    if state.confirmed is None or state.confirmed >= upto.lsn:
+    if not is_behind(connection, name, upto):
         return
     with translated(f"the slot {name} cannot be moved to {upto}"):
         execute(
             connection, "SELECT pg_catalog.pg_replication_slot_advance(%s, %s::pg_lsn)", (name, str(upto))
         )
+
+
+def is_behind(connection: Connection, name: str, upto: PostgresPosition) -> bool:
+    """Whether the slot still holds log up to ``upto``, which :func:`advance` lets go.
+
+    :raises ResnapshotNeeded: the slot is gone or lost.
+    """
+    state = slot_state(connection, name)
+    if state is None or state.lost:
+        raise slot_lost(name)
+    return state.confirmed is not None and state.confirmed < upto.lsn
 
 
 def drop_lost(connection: Connection, name: str) -> None:

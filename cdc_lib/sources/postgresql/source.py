@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from cdc_lib.errors import CdcError, FixConfiguration, FixSource
+from cdc_lib.errors import CdcError, FixConfiguration
 from cdc_lib.pipeline import SourceConfig
 from cdc_lib.position import Position
 from cdc_lib.schema import Table, TableId
 from cdc_lib.source import (
     Capabilities,
+    Chunk,
     Finding,
     IncrementalSession,
     LogReader,
+    Preparation,
     SnapshotSession,
     SnapshotSpec,
     Source,
     Span,
 )
-from cdc_lib.sources.postgresql import catalog, check, publication, server, slot
+from cdc_lib.sources.postgresql import catalog, check, chunks, publication, server, slot
 from cdc_lib.sources.postgresql.connection import connect, connect_replication, execute
 from cdc_lib.sources.postgresql.envelope import SOURCE
 from cdc_lib.sources.postgresql.errors import translated
@@ -32,6 +34,7 @@ from cdc_lib.sources.postgresql.heartbeat import Heartbeat
 from cdc_lib.sources.postgresql.incremental import PostgresIncremental
 from cdc_lib.sources.postgresql.log import PostgresLog
 from cdc_lib.sources.postgresql.position import PostgresPosition
+from cdc_lib.sources.postgresql.preparing import Preparing, releases
 from cdc_lib.sources.postgresql.relations import CaptureRules
 from cdc_lib.sources.postgresql.shape import Shape
 from cdc_lib.sources.postgresql.snapshot import PostgresSnapshot
@@ -127,11 +130,23 @@ class PostgresSource(Source):
         )
 
     def prepare(self, tables: Sequence[TableId], committed: Position | None) -> None:
+        relations = self._shaped(tables)
+        self._publish(relations)
+        self._assert_joins_up(committed)
+
+    def unlogged(self, tables: Sequence[TableId]) -> list[TableId]:
+        found = publication.find(self._control, self.config["publication.name"])
+        return [table for table in tables if found is None or not found.has(table)]
+
+    def _shaped(self, tables: Sequence[TableId]) -> dict[TableId, catalog.Relation]:
+        """The tables; FixConfiguration if one cannot be captured as configured."""
         relations = self._relations(tables)
         shape, types = Shape(self.config), catalog.type_catalog(self._control)
         for relation in relations.values():
             shape.table(relation, types)
-        self._publish(relations)
+        return relations
+
+    def _assert_joins_up(self, committed: Position | None) -> None:
         if committed is not None:
             assert isinstance(committed, PostgresPosition)
             server.assert_same_history(self._control, self._replication, committed)
@@ -139,6 +154,21 @@ class PostgresSource(Source):
         else:
             slot.assert_usable(slot.slot_state(self._control, self._slot), self._slot)
         slot.wait_until_free(self._control, self._slot)
+
+    def preview(
+        self, tables: Sequence[TableId], committed: Position | None, *, keep: bool = True
+    ) -> list[Preparation]:
+        preparing = Preparing(self.config, self._control)
+        due = preparing.publication(self._shaped(tables))
+        self._assert_joins_up(committed)
+        return [*due, *preparing.slot(committed, keep=keep)]
+
+    def pieces(self, table: TableId, chunk_rows: int, *, one_view: bool) -> list[Chunk]:
+        relation = self._relations([table])[table]
+        with translated(f"{table} cannot be cut into pieces"):
+            if one_view:
+                return chunks.plan(self._control, chunks.cut_of(self._control, relation), chunk_rows)
+            return chunks.plan_windows(self._control, relation, chunk_rows)
 
     def start(self) -> PostgresPosition:
         here = server.current_position(self._control)
@@ -178,7 +208,7 @@ class PostgresSource(Source):
 
     def release(self, upto: Position) -> None:
         assert isinstance(upto, PostgresPosition)
-        if self.config["flush.lsn.source"] and self.config["lsn.flush.mode"] == "connector":
+        if releases(self.config):
             slot.advance(self._control, self._slot, upto)
         self._heartbeat.beat()
 
@@ -212,14 +242,9 @@ class PostgresSource(Source):
     def _publish(self, relations: Mapping[TableId, catalog.Relation]) -> None:
         tables = sorted(relations)
         mode = self.config["publication.autocreate.mode"]
-        ready = publication.prepare(self._control, self.config["publication.name"], mode, tables)
+        ready = publication.prepare(self._control, self.config["publication.name"], mode, relations)
         partitioned = [table for table in tables if relations[table].partitioned]
-        if complaints := ready.complaints(tables, partitioned):
-            raise FixSource(
-                "; ".join(complaint.what for complaint in complaints),
-                why="changes of these tables would not reach us, and nothing would say so",
-                remedy="; ".join(complaint.remedy for complaint in complaints),
-            )
+        publication.refuse_incomplete(ready, tables, partitioned)
 
     def _rules(self, tables: Sequence[TableId]) -> CaptureRules:
         captured = frozenset(tables)

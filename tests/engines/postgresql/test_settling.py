@@ -68,6 +68,26 @@ def test_a_run_that_dies_before_it_reads_them(
     assert_same(pipeline, database, "t")
 
 
+def test_a_history_across_a_gap_in_the_log(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
+    """Rows that a new snapshot finds as they were begin no version; those that it misses have ended."""
+    fill(database, "int", "i")
+    pipeline = make_pipeline(database.database)
+    pipeline.tables = [{"match": r"public\.t", "scd": 2}]
+    pipeline.run()
+    [(slot,)] = database.database.rows(
+        "SELECT slot_name FROM pg_replication_slots WHERE database = %s", (database.name,)
+    )
+    database.database.rows("SELECT pg_drop_replication_slot(%s)", (slot,))
+    database.execute("DELETE FROM t WHERE id > 8", "UPDATE t SET n = -1 WHERE id = 1")
+    assert pipeline.attempt("run").error == "ResnapshotNeeded"
+    pipeline.run("snapshot")
+    assert_same(pipeline, database, "t")
+    found = pipeline.rows("silver", "public_t").to_pylist()
+    ended = sorted((row["id"], row["n"]) for row in found if row["__END_AT"] is not None)
+    assert ended == [(1, 1), (9, 9), (10, 10)]
+    assert len(found) == 11
+
+
 def test_rows_that_the_source_cannot_be_asked_for_stay_listed(
     database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:

@@ -159,7 +159,7 @@ EDITS = [
         ["target.silver (line 13): expected a name of letters"],
     ),
     ("target:\n  path: ./lake\n", "", ["target: required, but not given"]),
-    ("delete: soft", "scd: 2", ["tables[0].scd (line 15): SCD type 2 is not yet supported"]),
+    ("delete: soft", "scd: 3", ["tables[0].scd (line 15): expected 1 or 2"]),
     ("delete: soft", "delete: sof", ["tables[0].delete (line 15): expected 'hard' or 'soft'"]),
     ("match: public.orders", "match: 'a('", ["tables[0].match (line 14): not a regular expression"]),
     ("match: public.orders\n    ", "", ["tables[0].match (line 14): required, but not given"]),
