@@ -286,8 +286,7 @@ class Lake:
     def table_at(self, ref: TableRef, version: int) -> DataFrame:
         """The table as it was at a version, however often it is read."""
         if ref.path is not None:
-            reader = self.spark.read.format("delta").option("versionAsOf", version)
-            found: DataFrame = reader.load(ref.path)
+            found: DataFrame = self.spark.read.format("delta").load(ref.path, versionAsOf=version)
             return found
         return self.spark.sql(f"SELECT * FROM {ref.sql} VERSION AS OF {int(version)}")  # noqa: S608  quoted
 

@@ -21,8 +21,6 @@ from cdc_lib.silver.table import (
 )
 
 CHANGES = "changes"
-_HELD = f"coalesce(t.{SEQUENCE}, -1)"
-"""Order of silver's row. One that somebody else put there has none, and is older than any change."""
 _NO_NAMES = "CAST(array() AS ARRAY<STRING>)"
 _NO_TEXTS = "CAST(map() AS MAP<STRING, STRING>)"
 
@@ -37,7 +35,7 @@ class Merge:
 
     def sql(self) -> str:
         """One MERGE. ``s`` rows are applied only onto older ``t`` rows, whatever is replayed."""
-        newer = f"s.sq > {_HELD}"
+        newer = f"s.sq > {_held(SEQUENCE)}"
         soft = self.shape.soft
         clauses = [
             f"MERGE INTO {self.silver} AS t USING {CHANGES} AS s ON {self.on()}",
@@ -95,7 +93,7 @@ class Merge:
         truncates = self.shape.survey.truncates
         if not truncates:
             return ""
-        older = f"WHEN NOT MATCHED BY SOURCE AND {_HELD} < {truncates[-1].sequence}"
+        older = f"WHEN NOT MATCHED BY SOURCE AND {_held(SEQUENCE)} < {truncates[-1].sequence}"
         if not self.shape.soft:
             return f"{older} THEN DELETE"
         at = _first_after(truncates, SEQUENCE, lambda each: _timestamp(each.committed_us))
@@ -160,14 +158,19 @@ class VersionMerge:
             END_AT: _first_after(truncates, START_AT, lambda each: str(each.sequence)),
             ENDED_AT: _first_after(truncates, START_AT, lambda each: _timestamp(each.committed_us)),
         }
-        older = f"t.{END_AT} IS NULL AND t.{START_AT} < {truncates[-1].sequence}"
+        older = f"t.{END_AT} IS NULL AND {_held(START_AT)} < {truncates[-1].sequence}"
         return f"WHEN NOT MATCHED BY SOURCE AND {older} THEN UPDATE SET {_assignments(ended)}"
 
 
 def _first_after(truncates: Sequence[Truncate], column: str, value: Callable[[Truncate], str]) -> str:
     """What the first truncate after row ``t``, whose ``column`` is its sequence, says."""
-    steps = [f"WHEN coalesce(t.{column}, -1) < {each.sequence} THEN {value(each)}" for each in truncates]
+    steps = [f"WHEN {_held(column)} < {each.sequence} THEN {value(each)}" for each in truncates]
     return f"CASE {' '.join(steps)} END"
+
+
+def _held(column: str) -> str:
+    """Order of silver's row. One that somebody else put there has none, and is older than any change."""
+    return f"coalesce(t.{column}, -1)"
 
 
 def _timestamp(micros: int | None) -> str:

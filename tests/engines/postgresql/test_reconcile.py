@@ -161,9 +161,13 @@ def test_tables_of_all_kinds(database: PostgresDatabase, make_pipeline: MakePipe
         "INSERT INTO twice VALUES (1, 'a'), (2, 'b'), (3, 'c')",
         "CREATE TABLE readings (sensor int, v float8)",
         "INSERT INTO readings VALUES (1, 1), (1, 1), (2, NULL)",
-        "CREATE TABLE restless (n int)",
-        "ALTER TABLE restless REPLICA IDENTITY FULL",
-        "INSERT INTO restless VALUES (1)",
+        "CREATE TABLE counted (n int)",
+        "ALTER TABLE counted REPLICA IDENTITY FULL",
+        "INSERT INTO counted VALUES (1), (1), (2)",
+        "CREATE TABLE versions (id int PRIMARY KEY, v text)",
+        "INSERT INTO versions VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')",
+        "CREATE TABLE odd (day date PRIMARY KEY)",
+        "INSERT INTO odd VALUES ('infinity')",
         "CREATE TABLE pairs (one text, other text, v int)",
         "INSERT INTO pairs VALUES ('a', 'b', 1), ('ab', '', 2)",
         "CREATE TABLE narrow (id int PRIMARY KEY, old text, v text)",
@@ -172,24 +176,29 @@ def test_tables_of_all_kinds(database: PostgresDatabase, make_pipeline: MakePipe
         "ALTER TABLE large ALTER COLUMN body SET STORAGE EXTERNAL",
     )
     pipeline = make_pipeline(database.database, message_key_columns="public.pairs:one,other")
-    pipeline.tables = [{"match": r"public\.soft", "delete": "soft"}]
+    pipeline.tables = [
+        {"match": r"public\.soft", "delete": "soft"},
+        {"match": r"public\.versions", "scd": 2},
+    ]
     pipeline.run()
     database.execute(
         "DELETE FROM soft WHERE id = 2",
-        "UPDATE restless SET n = 2",
+        "UPDATE counted SET n = 5 WHERE n = 1",
+        "UPDATE versions SET v = 'z' WHERE id < 3",
+        "DELETE FROM versions WHERE id = 2",
         "ALTER TABLE narrow DROP COLUMN old",
         "UPDATE narrow SET v = 'z'",
         "INSERT INTO large VALUES (1, 1, repeat('x', 9000))",
     )
     found = pipeline.reconcile()
     assert found["same"]
-    names = ("soft", "twice", "readings", "pairs", "large")
+    names = ("soft", "twice", "readings", "counted", "versions", "pairs", "large")
     compared = {table["table"]: table for table in found["tables"]}
     assert compared.keys() == {f"public.{name}" for name in (*names, "narrow")}
     assert compared["public.narrow"]["kept"] == ["old"]
     assert compared["public.soft"]["silver_rows"] == 2
     [skipped] = found["skipped"]
-    assert skipped["table"] == "public.restless"
+    assert skipped["table"] == "public.odd"
     assert "bronze only" in skipped["reason"]
 
     database.execute("ALTER TABLE narrow ADD COLUMN fresh int")
@@ -199,6 +208,10 @@ def test_tables_of_all_kinds(database: PostgresDatabase, make_pipeline: MakePipe
         f"UPDATE {silver['soft']} SET __deleted_at = current_timestamp() WHERE id = 3",
         f"INSERT INTO {silver['soft']} SELECT * FROM {silver['soft']} WHERE id = 1",
         f"INSERT INTO {silver['twice']} SELECT * FROM {silver['twice']} WHERE id < 3",
+        f"UPDATE {silver['versions']} SET v = 'y' WHERE id = 1 AND __END_AT IS NULL",
+        f"UPDATE {silver['versions']} SET v = 'never there' WHERE __END_AT IS NOT NULL",
+        f"DELETE FROM {silver['versions']} WHERE id = 3",
+        f"UPDATE {silver['counted']} SET n = 6 WHERE n = 2",
         f"DELETE FROM {silver['readings']} WHERE sensor = 2",
         f"INSERT INTO {silver['readings']} (sensor, v) VALUES (1, 1.0)",
         f"UPDATE {silver['pairs']} SET v = 7 WHERE one = 'ab'",
@@ -215,6 +228,8 @@ def test_tables_of_all_kinds(database: PostgresDatabase, make_pipeline: MakePipe
     assert counts == {
         "soft": (0, 0, 1, 2, []),
         "twice": (0, 0, 0, 2, []),
+        "counted": (0, 0, 1, 1, []),
+        "versions": (1, 0, 1, 0, []),
         "readings": (0, 0, 1, 1, []),
         "pairs": (1, 0, 0, 0, []),
         "narrow": (0, 0, 0, 0, ["fresh"]),
@@ -230,6 +245,8 @@ def test_tables_of_all_kinds(database: PostgresDatabase, make_pipeline: MakePipe
     assert {name: table["same"] for name, table in compared.items()} == {
         "soft": False,
         "twice": True,
+        "counted": False,
+        "versions": True,
         "readings": False,
         "pairs": True,
         "large": True,
@@ -242,7 +259,7 @@ def test_tables_of_all_kinds(database: PostgresDatabase, make_pipeline: MakePipe
     assert pipeline.reconcile("public.soft", repair=True)["same"]
     # A row that somebody else put there has no sequence; a snapshot must not take it for a newer one.
     pipeline.spark.sql(f"INSERT INTO {silver['pairs']} (one, other) VALUES ('z', 'z')", pipeline.folder)
-    pipeline.run("snapshot", ["public.readings", "public.pairs"])
+    pipeline.run("snapshot", ["public.readings", "public.counted", "public.pairs"])
     found = pipeline.reconcile(*tables)
     assert {table["table"]: table["different"] for table in found["tables"]} == dict.fromkeys(tables, 0)
 
@@ -254,6 +271,12 @@ def test_in_a_catalog(database: PostgresDatabase, make_pipeline: MakePipeline) -
     pipeline.target = {"catalog": "spark_catalog", **layers}
     pipeline.run()
     damage(pipeline)
+    # A client of Spark Connect, whose server's workers are sent the code that hashes.
+    process = pipeline.start("reconcile")
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 1, output
+    assert "8 differ, 0 not known, 1 missing in silver, 1 only in silver" in output
+    assert "cdc reconcile public.t --repair" in output
     [table] = pipeline.reconcile(repair=True)["tables"]
     assert {key for key, _ in cells(table)} == {"-1", *map(str, DAMAGE), "30"}
     assert (table["different"], table["same"]) == (10, True)
