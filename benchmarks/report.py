@@ -20,6 +20,7 @@ TITLES: Mapping[str, str] = {
     "backlog-default": "Backlog to bronze, replica identity DEFAULT",
     "silver": "Bronze to silver",
     "memory": "One transaction of twice the size to bronze",
+    "large": "A large table under load, its snapshot killed three times",
 }
 WORDS: Mapping[str, str] = {
     "snapshot": "The whole table, from the slot's creation to the last commit, a new pipeline each round.",
@@ -31,6 +32,10 @@ WORDS: Mapping[str, str] = {
     "changes.",
     "memory": "Each round in a new process, three rounds at most. `workers` are those of Spark's Python "
     "data source.",
+    "large": "The command line's runs while one session changes the table at a steady rate: `cdc capture`, "
+    "killed with SIGKILL at 15, 40 and 70 % of the pieces and started again, `cdc run`, `cdc reconcile`, "
+    "which found silver equal. The longest transaction of that session shows that nobody was locked out. "
+    "Once.",
 }
 FULL_SIZE = 1_000_000
 """Rows of the run that the gates are made for."""

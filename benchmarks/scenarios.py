@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import checksum, systems
+from benchmarks import large as under_load
 from benchmarks.process import Worker
 from benchmarks.rounds import Bench, Measurement, Plan
 from benchmarks.systems import Apply, Backlog
@@ -123,12 +124,26 @@ def memory(setup: Setup) -> Outcome:
         return Outcome(measured, _described(operations, source))
 
 
+def large(setup: Setup) -> Outcome:
+    """A table of ten times the size, snapshotted under load by runs that are killed, and compared."""
+    rows = 10 * setup.rows
+    with database(setup.folder / "server") as source:
+        setup.say(f"  filling {rows:,} rows")
+        source.fill(rows)
+        pipeline = systems.pipeline(source, setup.folder / "lake", "bench_large", "initial")
+        measured, facts = under_load.measured(setup.folder, pipeline, source, rows)
+        for each in measured:
+            setup.say(f"  {each.system:28} {each.seconds:7.0f} s  {each.rows / each.seconds:>11,.0f} rows/s")
+        return Outcome(measured, facts)
+
+
 BENCHMARKS: Mapping[str, Callable[[Setup], Outcome]] = {
     "snapshot": snapshot,
     "backlog-full": backlog_full,
     "backlog-default": backlog_default,
     "silver": silver,
     "memory": memory,
+    "large": large,
 }
 
 
