@@ -27,9 +27,9 @@ demo: $(STAMP)  ## a shop database under live writes, through to silver, compare
 
 # Two at a time, each with servers and Spark of its own; the tests of a class or module stay together. What
 # ARGS selects runs one at a time.
-test: $(STAMP)  ## the default test run, or what ARGS="..." selects
+test: $(STAMP)  ## the default test run, or what ARGS="..." selects (ARGS="-m slow": the rest)
 	@export JAVA_HOME="$$($(PY) -m cdc_lib.java)"
-	$(PY) -m pytest $(or $(ARGS),-n 2 --dist loadscope --no-loadscope-reorder)
+	$(PY) -m pytest $(or $(ARGS),-m "not slow" -n 2 --dist loadscope --no-loadscope-reorder)
 
 lint: $(STAMP)  ## ruff and mypy --strict
 	@$(PY) -m ruff check .

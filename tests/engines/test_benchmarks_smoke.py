@@ -12,6 +12,7 @@ from benchmarks.__main__ import main
 from tests.engines.connect_server import without_spark
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_backlog_is_measured_verified_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ.keys() - without_spark().keys():

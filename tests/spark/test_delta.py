@@ -197,6 +197,7 @@ class TestSession:
         with pytest.raises(FixConfiguration, match="CDC_SPARK_CONF"):
             spark_session.local_settings()
 
+    @pytest.mark.slow
     def test_classic_session_starts_in_silence(self, tmp_path: Path) -> None:
         """The other kind of session, in a process of its own: same calls, nothing on its stderr."""
         program = tmp_path / "classic.py"

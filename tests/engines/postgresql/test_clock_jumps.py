@@ -61,6 +61,7 @@ def case(
         yield case
 
 
+@pytest.mark.slow
 def test_between_runs(case: Case) -> None:
     for number, days in enumerate((0, 2, -2, 1, -3), start=1):
         case.jump(days)

@@ -47,6 +47,7 @@ def test_killed_on_the_first_start_and_while_recovering(
     assert_nothing_lost(pipeline, recorded_database)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_killed_together_with_its_jvm(recorded_database: Database, make_pipeline: MakePipeline) -> None:
     """Also what the JVM had begun is cut short: half-written files, a commit that was never made."""

@@ -264,6 +264,7 @@ def test_tables_of_all_kinds(database: PostgresDatabase, make_pipeline: MakePipe
     assert {table["table"]: table["different"] for table in found["tables"]} == dict.fromkeys(tables, 0)
 
 
+@pytest.mark.slow
 def test_in_a_catalog(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     fill(database, 3000)
     pipeline = make_pipeline(database.database)
