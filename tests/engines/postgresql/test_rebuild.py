@@ -190,6 +190,36 @@ def test_a_rebuild_that_did_not_come_to_its_end(
     assert [row["attempt"] for row in pipeline.control("batches")] == [1, 2, 1]
 
 
+def test_silver_that_was_behind(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
+    """It gets what bronze has without a further change at the source, and without its facts."""
+    database.execute("CREATE TABLE u (id integer PRIMARY KEY)", "INSERT INTO u VALUES (1)")
+    pipeline = make_pipeline(database.database)
+    pipeline.run()
+    database.execute("UPDATE t SET n = 10 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    pipeline.run("capture")
+    lose_control(pipeline)
+    rebuild(pipeline)
+    (seal,) = pipeline.control("batches")
+    assert [table["name"] for table in seal["tables"]] == ["t"], "silver of u has all there is"
+    pipeline.run("apply")
+    assert_same(pipeline, database, "t")
+
+
+def test_bronze_that_somebody_else_changed(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
+    pipeline = make_pipeline(database.database)
+    pipeline.run()
+    database.execute("UPDATE t SET n = 10 WHERE id = 1")
+    pipeline.run()
+    restore = f"RESTORE TABLE {pipeline.table('bronze', 'public_t')} TO VERSION AS OF 1"
+    pipeline.spark.sql(restore, pipeline.folder)
+    lose_control(pipeline)
+    said = rebuild(pipeline).result["said"]
+    assert "public.t is read again: somebody else changed its bronze table (RESTORE)" in said
+    assert states(pipeline) == {"t": "snapshot"}
+    pipeline.run()
+    assert_same(pipeline, database, "t")
+
+
 def test_bronze_of_a_version_that_noted_less(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     """Its tables are described by the source, and read again."""
     pipeline = make_pipeline(database.database)
