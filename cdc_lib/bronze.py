@@ -288,8 +288,8 @@ def find_commit(lake: Lake, ref: TableRef, incarnation: str, batch: int) -> Comm
     :raises ResnapshotNeeded: somebody else changed rows after it.
     """
     foreign: Commit | None = None
-    for commit in _standing(lake.history(ref, limit=HISTORY)):
-        if not _is_ours(commit, incarnation):
+    for commit in standing(lake.history(ref, limit=HISTORY)):
+        if not is_ours(commit, incarnation):
             foreign = commit if commit.changes_data else foreign
         elif (commit.metadata or {}).get("batch") == batch:
             if foreign is not None:
@@ -335,12 +335,12 @@ def foreign_commits(lake: Lake, ref: TableRef, remembered: int, incarnation: str
     found = lake.history(ref, since=remembered + 1, limit=newest - remembered) if newest > remembered else []
     return [
         commit
-        for commit in _standing(found, remembered)
-        if commit.changes_data and not _is_ours(commit, incarnation)
+        for commit in standing(found, remembered)
+        if commit.changes_data and not is_ours(commit, incarnation)
     ]
 
 
-def _standing(newest_first: Iterable[Commit], floor: int = 0) -> Iterator[Commit]:
+def standing(newest_first: Iterable[Commit], floor: int = 0) -> Iterator[Commit]:
     """The commits whose rows are still in the table: those under a RESTORE (not below ``floor``) are not."""
     ceiling: int | None = None
     for commit in newest_first:
@@ -352,5 +352,5 @@ def _standing(newest_first: Iterable[Commit], floor: int = 0) -> Iterator[Commit
             yield commit
 
 
-def _is_ours(commit: Commit, incarnation: str) -> bool:
+def is_ours(commit: Commit, incarnation: str) -> bool:
     return commit.metadata is not None and commit.metadata.get("incarnation") == incarnation

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cdc_lib import recovery, staging
+from cdc_lib import bronze, recovery, staging
 from cdc_lib.answering import answer_signals
 from cdc_lib.applying import Applier
 from cdc_lib.captured import CapturedTable
@@ -130,6 +130,10 @@ class Capture:
         tables = self.tables = self.source.tables()
         retake = tables if self._wanted is None else self._wanted
         refuse_unknown(tables, retake)
+        if self.standing.position is None:
+            recovery.refuse_other_incarnation(
+                self._ladder, map(bronze.table_name, tables), self.standing.batch
+            )
         # Before the source is made ready: once it is, nobody can tell any more.
         self._snapshots.read_missed(self.due.missed(self.standing.captured, tables))
         self._prepare(tables)
@@ -142,10 +146,8 @@ class Capture:
         self._snapshots.queue([*retake, *asked])
         self._snapshots.trust({*retake, *asked} - {*back, *new})
         self._wanted = ()
-        if self.standing.position is None:
-            recovery.refuse_other_incarnation(self._ladder, self.standing.captured)
-            if not self.due.snapshots:
-                self.start(self.source.start())
+        if self.standing.position is None and not self.due.snapshots:
+            self.start(self.source.start())
         self._snapshots.take_waiting()
 
     def to_end(self) -> None:

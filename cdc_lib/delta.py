@@ -68,6 +68,18 @@ class Lake:
         path = Path(self._target.path).absolute() / schema / name
         return TableRef(layer, name, str(path), None, schema)
 
+    def tables(self, layer: Layer) -> list[TableRef]:
+        """The tables that exist in a layer, whoever made them; in a catalog also views."""
+        schema: str = getattr(self._target, layer)
+        if self._target.path is not None:
+            folders = (Path(self._target.path).absolute() / schema).glob("*/_delta_log")
+            return [self.ref(layer, folder.parent.name) for folder in sorted(folders)]
+        within = ".".join(quoted(part) for part in (self._target.catalog or "", schema) if part)
+        if not self.spark.catalog.databaseExists(within):
+            return []
+        rows = self.spark.sql(f"SHOW TABLES IN {within}").collect()
+        return [self.ref(layer, row.tableName) for row in rows if not row.isTemporary]
+
     # -- what a table is
 
     def exists(self, ref: TableRef) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
 
 import pyarrow as pa
 
@@ -21,10 +20,12 @@ from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.batches import Seal, SealedTable
 from cdc_lib.control.leases import Lease
+from cdc_lib.control.tables import State
 from cdc_lib.control.watermarks import Kind, Watermark
 from cdc_lib.delta import Conflict, Lake, TableRef, Txn
 from cdc_lib.errors import ResnapshotNeeded
 from cdc_lib.faults import reach
+from cdc_lib.noting import Note, packed
 from cdc_lib.position import Position
 from cdc_lib.reading import ReadBatch
 from cdc_lib.staging import StagedBatch, StagedTable
@@ -156,7 +157,7 @@ class Ladder:
                     staged,
                     batch=seal.batch,
                     txn=Txn(f"{seal.incarnation}/{staged.table_id}", seal.batch),
-                    metadata=_metadata(seal, staged),
+                    metadata=self._note_of(seal, staged, captured[staged.table_id]).to_metadata(),
                 )
             except Conflict:
                 # The append of a runner that was killed can go on in a Spark server, and arrive first.
@@ -166,6 +167,27 @@ class Ladder:
             self.lake.sync(ref, before)
         reach("bronze.appended.one")
         return commit.version
+
+    def _note_of(self, seal: Seal, staged: StagedTable, entry: CapturedTable) -> Note:
+        state, first = entry.state.state, 0
+        if state in (State.SNAPSHOT, State.SETTLE):
+            started = self.control.watermarks.started()
+            chunks = self.control.chunks
+            first = chunks.first_batch(entry.table_id, started) or (seal.batch if staged.chunks else 0)
+            if state is State.SNAPSHOT and chunks.completes(entry.table_id, started, staged.chunks):
+                state = State.SETTLE
+        return Note(
+            seal.incarnation,
+            seal.batch,
+            seal.attempt,
+            seal.after,
+            seal.upto,
+            [table.table_id for table in seal.tables if table.rows],
+            sorted(staged.chunks),
+            state.value,
+            first,
+            packed(entry),
+        )
 
 
 def compare_replay(seal: Seal, tables: Sequence[StagedTable]) -> None:
@@ -199,18 +221,6 @@ def _sealed(table: StagedTable) -> SealedTable:
         chunks=sorted(table.chunks),
         facts=table.facts.to_json(),
     )
-
-
-def _metadata(seal: Seal, staged: StagedTable) -> dict[str, Any]:
-    return {
-        "incarnation": seal.incarnation,
-        "batch": seal.batch,
-        "attempt": seal.attempt,
-        "after": seal.after,
-        "upto": seal.upto,
-        "tables": [table.table_id for table in seal.tables],
-        "chunks": sorted(staged.chunks),
-    }
 
 
 def _time(microseconds: int | None) -> datetime | None:

@@ -22,12 +22,14 @@ log = logging.getLogger("cdc_lib.owner")
 class Owner:
     """Holds the pipeline's lease between enter and exit; a context manager.
 
+    :param incarnation: the pipeline's, where its lease is lost; otherwise the lease says.
     :raises RetryLater: on enter, another runner holds it.
     """
 
-    def __init__(self, control: Control, seconds: int) -> None:
+    def __init__(self, control: Control, seconds: int, incarnation: str = "") -> None:
         self._control = control
         self._seconds = seconds
+        self._incarnation = incarnation
         self._runner = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._renewed = 0.0
         self._lost: CdcError | None = None
@@ -38,7 +40,7 @@ class Owner:
 
     def __enter__(self) -> Self:
         self._renewed = time.monotonic()
-        self.lease = self._control.leases.acquire(self._runner, self._seconds)
+        self.lease = self._control.leases.acquire(self._runner, self._seconds, self._incarnation)
         self._thread.start()
         return self
 

@@ -173,7 +173,8 @@ class _Planner:
         standing.captured.discover(tables, due.first_state)
         if standing.position is None:
             with self._noting():
-                recovery.refuse_other_incarnation(ladder, standing.captured)
+                names = (entry.state.bronze for entry in standing.captured)
+                recovery.refuse_other_incarnation(ladder, names, standing.batch)
         for entry in _sorted(standing.captured):
             with self._noting():
                 self._tables.append(self._table(entry, due, tables, known.get(entry.id, "")))

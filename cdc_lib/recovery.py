@@ -6,7 +6,7 @@ Checks come before anything is written and long before anything is released.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -80,23 +80,33 @@ def refuse_foreign_writes(
         ladder.refuse_foreign_writes(captured[table_id])
 
 
-def refuse_other_incarnation(ladder: Ladder, captured: Captured) -> None:
-    """A new pipeline must not append to the bronze tables of an earlier one.
+def refuse_other_incarnation(ladder: Ladder, names: Iterable[str], batch: int) -> None:
+    """A new pipeline must not append to the bronze tables of an earlier one, nor one that has forgotten what
+    it appended to its own.
 
-    :raises FixConfiguration: a bronze table exists that carries another incarnation's id.
+    :param names: of the bronze tables.
+    :param batch: 0 for a pipeline that never had a watermark, and so cannot have any.
+    :raises FixConfiguration: a bronze table exists that carries another incarnation's id, or any if ``batch``
+        is 0.
     """
-    for entry in captured:
-        ref = ladder.bronze(entry.table_id, captured)
+    for name in names:
+        ref = ladder.lake.ref("bronze", name)
         if not ladder.lake.exists(ref):
             continue
         found = ladder.lake.properties(ref).get("cdc.incarnation")
-        if found != ladder.lease.incarnation:
+        if batch == 0 or found != ladder.lease.incarnation:
             raise FixConfiguration(
                 f"bronze table {ref.sql} belongs to another incarnation of this pipeline ({found})",
                 why="its control tables were lost or moved, or two pipelines share a target; "
                 "appending would mix two histories",
-                remedy="put the control tables back, choose another target, or drop the old tables",
+                remedy="put the control tables back, or, if they are lost, rebuild them from bronze "
+                f"(cdc rebuild {_file(ladder.pipeline)}); else choose another target, or drop the old tables",
             )
+
+
+def _file(pipeline: Pipeline) -> str:
+    """What a command calls the pipeline."""
+    return str(pipeline.path or pipeline.name)
 
 
 class Unfinished:

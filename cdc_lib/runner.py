@@ -1,5 +1,5 @@
-"""What ``cdc run``, ``capture``, ``apply``, ``snapshot`` and ``reconcile`` do: own the pipeline, climb the
-ladder, report.
+"""What ``cdc run``, ``capture``, ``apply``, ``snapshot``, ``reconcile`` and ``rebuild`` do: own the pipeline,
+climb the ladder, report.
 
 The steps themselves, and the order that makes every change arrive exactly once, are in ``capture``.
 """
@@ -27,10 +27,12 @@ from cdc_lib.faults import reach
 from cdc_lib.metrics import Metrics
 from cdc_lib.owner import Owner
 from cdc_lib.progress import Progress
+from cdc_lib.rebuilding import Rebuild, Rebuilt, refuse_unless_lost
 from cdc_lib.reconcile import Reconciled
 from cdc_lib.reconcile.verb import Reconciliation
 from cdc_lib.schema import TableId
 from cdc_lib.source import open_source
+from cdc_lib.surviving import Survivors
 
 log = logging.getLogger("cdc_lib.runner")
 
@@ -114,6 +116,21 @@ class Runner:
 
         run = self._reported("reconcile", lambda: self._capture(silver=True, then=compare))
         return replace(found[0], metrics=run.metrics)
+
+    def rebuild(self) -> Rebuilt:
+        """Write control tables that are lost anew, from what bronze and silver say of themselves."""
+        rebuilt: list[Rebuilt] = []
+        self._reported("rebuild", lambda: rebuilt.append(self._rebuild()))
+        return rebuilt[0]
+
+    def _rebuild(self) -> Rebuilt:
+        context = self._context
+        context.control.create()
+        refuse_unless_lost(context.control)
+        survivors = Survivors.find(context.lake, context.pipeline.name)
+        owner = Owner(context.control, context.pipeline.run.lease_seconds, survivors.incarnation)
+        with open_source(context.pipeline.source) as source, owner:
+            return Rebuild(context, source, survivors, owner.lease.runner).run()
 
     def _capture(
         self,

@@ -159,6 +159,19 @@ def reconcile(
 
 
 @app.command()
+def rebuild(pipeline: Name = None, json: Json = False, debug: Debug = False) -> None:
+    """Write lost control tables anew, from what bronze and silver say of themselves."""
+    from cdc_lib.cli.reports import show_rebuilt
+
+    rebuilt = _work(selection.select(pipeline), lambda runner: runner.rebuild())
+    if json:
+        output.show_json(rebuilt.to_dict())
+    else:
+        show_rebuilt(rebuilt)
+    raise typer.Exit(0 if rebuilt.gap is None else rebuilt.gap.exit_code)
+
+
+@app.command()
 def status(pipeline: Name = None, json: Json = False, debug: Debug = False) -> None:
     """State, lag, last batch and last error, by table; starts no Spark for tables at a path."""
     from cdc_lib.cli.reports import show_status

@@ -17,6 +17,7 @@ from cdc_lib.progress import seconds, size
 from cdc_lib.status import CapturedTableInfo, Status, Throughput
 
 if TYPE_CHECKING:
+    from cdc_lib.rebuilding import Rebuilt
     from cdc_lib.runner import RunResult
 
 
@@ -39,6 +40,21 @@ def show_result(result: RunResult) -> None:
         f" {seconds(result.metrics.get('seconds', 0))}",
         soft_wrap=True,
     )
+
+
+def show_rebuilt(rebuilt: Rebuilt) -> None:
+    """What stands again, and what is left to do."""
+    console = stdout()
+    console.print(
+        f"rebuilt: {len(rebuilt.tables)} tables, up to batch {rebuilt.batch} at {rebuilt.position}",
+        soft_wrap=True,
+    )
+    for line in rebuilt.said:
+        console.print(f"  {line}", soft_wrap=True, markup=False)
+    if rebuilt.gap is not None:
+        console.print(f"{rebuilt.gap}", soft_wrap=True, markup=False)
+    else:
+        console.print("next: cdc run, then cdc reconcile", soft_wrap=True)
 
 
 def show_status(status: Status, console: Console | None = None) -> None:

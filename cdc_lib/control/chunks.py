@@ -93,12 +93,17 @@ class Chunks(ControlTable[ChunkRow]):
         """
         rows = self._of_newest(table_id)
         planned = {row.number: row for row in rows if row.state == "planned"}
-        done = {row.number for row in rows if row.state == "done" and (row.batch or 0) > started}
-        done |= set(coming)
+        done = _done(rows, started) | set(coming)
         if not planned or RESTART in planned or done >= planned.keys():
             return None
         self._snapshots[table_id] = rows[0].snapshot
         return [_chunk(table, row) for number, row in sorted(planned.items()) if number not in done]
+
+    def completes(self, table_id: str, started: int, coming: Collection[int]) -> bool:
+        """Whether a batch that brings these pieces brings the last of the table's newest snapshot."""
+        rows = self._of_newest(table_id)
+        lacking = {row.number for row in rows if row.state == "planned"} - _done(rows, started)
+        return bool(lacking) and RESTART not in lacking and lacking.issubset(coming)
 
     def first_batch(self, table_id: str, started: int) -> int:
         """The batch above ``started`` that brought the first rows of the table's newest snapshot; 0 if none
@@ -121,6 +126,10 @@ class Chunks(ControlTable[ChunkRow]):
         """The newest snapshot planned for each table, by table id."""
         planned = sorted(self._select(state="planned"), key=lambda row: row.at)
         return {row.table_id: row.snapshot for row in planned}
+
+
+def _done(rows: Sequence[ChunkRow], started: int) -> set[int]:
+    return {row.number for row in rows if row.state == "done" and (row.batch or 0) > started}
 
 
 def _chunk(table: TableId, row: ChunkRow) -> Chunk:

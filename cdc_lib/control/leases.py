@@ -59,16 +59,17 @@ class Leases(ControlTable[Lease]):
         """The newest lease, valid or not."""
         return max(self.load(), key=lambda lease: lease.number, default=None)
 
-    def acquire(self, runner: str, seconds: int) -> Lease:
+    def acquire(self, runner: str, seconds: int, incarnation: str = "") -> Lease:
         """Take the lease: none is there, it has run out, or its process on this machine is gone.
 
+        :param incarnation: the pipeline's, where the lease that said so is lost.
         :raises RetryLater: another runner holds it, or took it at the same moment.
         """
-        taken = self._swap(self.offered(runner, seconds))
+        taken = self._swap(self.offered(runner, seconds, incarnation))
         self.holder = runner
         return taken
 
-    def offered(self, runner: str, seconds: int) -> Lease:
+    def offered(self, runner: str, seconds: int, incarnation: str = "") -> Lease:
         """The lease that :meth:`acquire` would write.
 
         :raises RetryLater: another runner holds it.
@@ -78,7 +79,7 @@ class Leases(ControlTable[Lease]):
             raise _held_by(held)
         at = now()
         return Lease(
-            incarnation=held.incarnation if held else uuid.uuid4().hex,
+            incarnation=incarnation or (held.incarnation if held else uuid.uuid4().hex),
             runner=runner,
             host=socket.gethostname(),
             machine=machine_id(),

@@ -110,12 +110,20 @@ def finished(process: subprocess.Popen[str]) -> str:
 # -- the comparison
 
 
-def differences(pipeline: PipelineUnderTest, database: Database) -> list[str]:
-    """What bronze and silver have that is not so at the source, or lack. The workload must have ended."""
+def started_at(pipeline: PipelineUnderTest) -> str:
+    """Where in the log the pipeline began to capture."""
+    start = next(row for row in pipeline.control("watermarks") if row["kind"] == "start")
+    return str(json.loads(start["position"])["lsn"])
+
+
+def differences(pipeline: PipelineUnderTest, database: Database, start: str = "") -> list[str]:
+    """What bronze and silver have that is not so at the source, or lack. The workload must have ended.
+
+    :param start: what :func:`started_at` said before the control tables were lost, if they were.
+    """
     watermarks = [row for row in pipeline.control("watermarks") if row["kind"] != "applied"]
-    start = next(row for row in watermarks if row["kind"] == "start")
     committed = max(int(row["batch"]) for row in watermarks)
-    position = json.loads(start["position"])["lsn"]
+    position = start or started_at(pipeline)
     events = [event for table in workload.TABLES for event in bronze_events(pipeline, table)]
     found = [
         f"{event.table}: row of batch {event.sequence >> 32}, which is not committed"

@@ -47,6 +47,8 @@ RUNNER |= {
     "applying",
     "runner",
     "reconcile",
+    "surviving",
+    "rebuilding",
 }
 TOP = {
     "cli",
