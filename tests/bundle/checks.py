@@ -223,6 +223,27 @@ def grants(config: Config) -> Iterator[str]:
                 yield f"{kind}.{key}: nothing granted to whom the jobs run as"
 
 
+def permissions(config: Config) -> Iterator[str]:
+    """The CLI gives the bundle's permissions to each resource and refuses another one for a principal.
+    Whom the jobs run as needs one, to read the pipeline file and the secrets."""
+    given = {who for permission in config.get("permissions", []) for who in _principals(permission, config)}
+    for kind, kept in config["resources"].items():
+        for key, content in kept.items():
+            twice = {
+                who for item in content.get("permissions", []) for who in _principals(item, config)
+            } & given
+            yield from (f"{kind}.{key}: {who} has a permission of the bundle already" for who in twice)
+    runners = _principals(config.get("run_as", {}), config)
+    yield from (f"{who} runs the jobs without a permission" for who in runners - given)
+    if "" in given:
+        yield "permissions: for nobody"
+
+
+def _principals(item: Config, config: Config) -> set[str]:
+    names = ("user_name", "group_name", "service_principal_name")
+    return {resolved(item[name], config["values"]) for name in names if name in item}
+
+
 # -- what a task's words mean
 
 
@@ -357,6 +378,7 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     schedules,
     compute,
     grants,
+    permissions,
     words,
     built,
 )

@@ -75,11 +75,13 @@ def test_what_a_pipeline_file_gives() -> None:
 
 def verbs(config: dict[str, object]) -> dict[str, str]:
     jobs = config["resources"]["jobs"]  # type: ignore[index]
-    return {
-        f"{key}.{task['task_key']}": task["python_wheel_task"]["parameters"][-2]
-        for key, job in jobs.items()
-        for task in job["tasks"]
-    }
+    found = {}
+    for key, job in jobs.items():
+        given = {f"{{{{job.parameters.{item['name']}}}}}": item["default"] for item in job["parameters"]}
+        for task in job["tasks"]:
+            word = task["python_wheel_task"]["parameters"][-2]
+            found[f"{key}.{task['task_key']}"] = given.get(word, word)
+    return found
 
 
 def test_silver_is_made_by_the_run_or_by_a_job_of_its_own() -> None:

@@ -38,8 +38,8 @@ def schema(config: Config) -> Any:
     return config["resources"]["schemas"]["shop"]
 
 
-def swap(items: list[str], old: str, new: str) -> None:
-    items[items.index(old)] = new
+def scope(config: Config) -> Any:
+    return config["resources"]["secret_scopes"]["cdc"]
 
 
 def parameter(config: Config, name: str, default: str) -> None:
@@ -60,9 +60,14 @@ MISTAKES: dict[str, tuple[Callable[[Config], object], str]] = {
         "TEMPORARY",
     ),
     "wrong permission on the scope": (
-        lambda c: c["resources"]["secret_scopes"]["cdc"]["permissions"][0].update(level="VIEW"),
+        lambda c: scope(c).update(permissions=[{"group_name": "x", "level": "VIEW"}]),
         "VIEW",
     ),
+    "permission that stands in two places": (
+        lambda c: scope(c).update(permissions=[{"group_name": "cdc-operators", "level": "WRITE"}]),
+        "cdc-operators has a permission of the bundle already",
+    ),
+    "the runner may not read secrets": (lambda c: c["permissions"].pop(), "b5a2 runs the jobs without"),
     "wrong level of the bundle": (lambda c: c["permissions"][0].update(level="CAN_DO"), "CAN_DO"),
     "unknown key at the top": (lambda c: c.update(resource={}), "unknown key resource"),
     "unknown preset": (lambda c: c["presets"].update(prefix="x"), "unknown key prefix"),
@@ -92,7 +97,7 @@ MISTAKES: dict[str, tuple[Callable[[Config], object], str]] = {
     ),
     "job parameter that is missing": (
         lambda c: job(c)["parameters"].pop(),
-        "no parameter behind job.parameters.staging",
+        "no parameter behind job.parameters.command",
     ),
     "job parameter that nobody uses": (
         lambda c: job(c)["parameters"].append({"name": "mode", "default": "x"}),
@@ -124,8 +129,9 @@ MISTAKES: dict[str, tuple[Callable[[Config], object], str]] = {
     "retries by serverless": (lambda c: task(c).pop("disable_auto_optimization"), "would be retried"),
     "granted to nobody": (lambda c: c["values"].update(analysts=""), "granted to nobody"),
     "the runner may not write": (lambda c: schema(c)["grants"].pop(0), "whom the jobs run as"),
-    "unknown command": (lambda c: swap(words(c), "capture", "ingest"), "No such command"),
-    "command that is not built yet": (lambda c: swap(words(c), "capture", "maintain"), "No such command"),
+    "unknown command": (lambda c: parameter(c, "command", "ingest"), "No such command"),
+    "command that is not built yet": (lambda c: parameter(c, "command", "maintain"), "No such command"),
+    "command that reads no pipeline": (lambda c: parameter(c, "command", "demo"), "extra argument"),
     "unknown option": (lambda c: words(c).insert(0, "--scope=x"), "No such option"),
     "option of another command": (lambda c: words(c).append("--continuous"), "No such option"),
     "a word too many": (lambda c: words(c).append("public.orders"), "extra argument"),
@@ -139,7 +145,7 @@ MISTAKES: dict[str, tuple[Callable[[Config], object], str]] = {
         "secret scope cdc is none",
     ),
     "target without a volume": (
-        lambda c: (words(c).pop(5), job(c)["parameters"].pop()),
+        lambda c: (words(c).pop(5), job(c)["parameters"].pop(6)),
         "its target has ['bronze', 'catalog', 'control', 'silver']",
     ),
     "target with one schema twice": (
