@@ -37,6 +37,7 @@ __all__ = [
     "SourceConfig",
     "TableRule",
     "Target",
+    "layer_schemas",
     "load",
     "parse",
 ]
@@ -59,19 +60,27 @@ _MESSAGES: Mapping[str, str] = {
 }
 
 
-def load(path: Path, environ: Mapping[str, str] = os.environ) -> Pipeline:
+def load(
+    path: Path, environ: Mapping[str, str] = os.environ, target: Mapping[str, str] | None = None
+) -> Pipeline:
     """The pipeline of a file.
 
+    :param target: what to read as its ``target:`` section instead of what it says there.
     :raises FixConfiguration: with all complaints at once.
     """
-    return parse(read_text(path), path=path, environ=environ)
+    return parse(read_text(path), path=path, environ=environ, target=target)
 
 
 def parse(
-    content: str | Mapping[str, Any], *, path: Path | None = None, environ: Mapping[str, str] = os.environ
+    content: str | Mapping[str, Any],
+    *,
+    path: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    target: Mapping[str, str] | None = None,
 ) -> Pipeline:
     """The pipeline of a YAML text, or of the same as a mapping; ``path`` is where it came from.
 
+    :param target: what to read as its ``target:`` section instead of what it says there.
     :raises FixConfiguration: with all complaints at once.
     """
     where = str(path or "the pipeline")
@@ -79,7 +88,15 @@ def parse(
         document = parse_yaml(content, where, path.parent if path else Path())
     else:
         document = from_mapping(content)
+    if target:
+        document.replace("target", {key: Scalar(text, text) for key, text in target.items()})
     return _PipelineReader(document, environ).pipeline(where, path)
+
+
+def layer_schemas(name: str) -> dict[str, str]:
+    """The schemas that a pipeline's layers have in a catalog unless its file names others."""
+    word = re.sub(r"[^a-z0-9_]", "_", name.lower())
+    return {"bronze": f"{word}_bronze", "silver": word, "control": f"{word}_cdc"}
 
 
 class _PipelineReader(SectionReader):
@@ -138,9 +155,7 @@ class _PipelineReader(SectionReader):
             )
             return None
         if isinstance(given, dict) and "catalog" in given:
-            word = re.sub(r"[^a-z0-9_]", "_", name.lower())
-            names = {"bronze": f"{word}_bronze", "silver": word, "control": f"{word}_cdc"}
-            defaults = {layer: Scalar(schema, schema) for layer, schema in names.items()}
+            defaults = {layer: Scalar(schema, schema) for layer, schema in layer_schemas(name).items()}
             given = {**defaults, **given}
         return self.model(("target",), Target, given)
 

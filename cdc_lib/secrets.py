@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,31 @@ class SecretRef:
         return SecretRef, (self.reference,)
 
 
+class ScopedEnvironment(Mapping[str, str]):
+    """Environment variables, and for those that are not set, the keys of a Databricks secret scope.
+
+    A task on serverless compute has no environment of its own. With this, ``${env:SHOP_PASSWORD}`` means the
+    shell's variable on a laptop and, in a job, the secret of that name in the scope of its deployment: one
+    pipeline file serves all. Secrets are looked up when asked for and not kept.
+    """
+
+    def __init__(self, base: Mapping[str, str], scope: str) -> None:
+        self._base = base
+        self._scope = scope
+
+    def __getitem__(self, name: str) -> str:
+        return self._base.get(name) or _databricks(self._scope, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._base)
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def __repr__(self) -> str:
+        return f"ScopedEnvironment({self._scope!r})"
+
+
 def _environment(name: str, environ: Mapping[str, str]) -> str:
     if value := environ.get(name):
         return value
@@ -184,7 +209,8 @@ def _databricks(scope: str, key: str) -> str:
     raise FixConfiguration(
         f"secret {{{{secrets/{scope}/{key}}}}} cannot be read",
         why=f"the workspace answered with {problem}",
-        remedy=f"databricks secrets list-secrets {scope}; the job's owner needs READ on the scope",
+        remedy=f"databricks secrets list-secrets {scope}; whoever runs this needs READ on the scope, and a "
+        f"missing key is added by: databricks secrets put-secret {scope} {key}",
     )
 
 

@@ -84,6 +84,15 @@ class Document:
         inside = next((file for where, file in self.files.items() if path[: len(where)] == where), None)
         return Remark(self.line(path), name, f"{f'in {inside.name}: ' if inside else ''}{message}")
 
+    def replace(self, section: str, content: dict[str, Any]) -> None:
+        """Put ``content`` in the place of a section; forget where that stood and what was wrong with it."""
+        self.data[section] = content
+        self.lines = {place: line for place, line in self.lines.items() if place[0] != section}
+        self.bad = {place for place in self.bad if place[:1] != (section,)}
+        self.complaints = [
+            remark for remark in self.complaints if re.split(r"[.\[]", remark.path)[0] != section
+        ]
+
     def complain(self, path: Place, message: str) -> None:
         self.bad.add(path)
         self.complaints.append(self.remark(path, message))

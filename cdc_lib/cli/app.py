@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from cdc_lib import __version__
-from cdc_lib.cli import logs, output, selection
+from cdc_lib.cli import logs, output, overrides, selection
 from cdc_lib.cli.stopping import run_stoppable
 from cdc_lib.config import Pipeline, load
 from cdc_lib.errors import CdcError, FixConfiguration
@@ -65,8 +65,19 @@ def cdc(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="A line of target:, in place of the whole section of the file."
+        ),
+    ] = None,
+    secrets: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="SCOPE", help="Databricks scope that has what ${env:NAME} asks for."),
+    ] = None,
 ) -> None:
     """Change data capture from databases into Delta Lake, on PySpark, without Kafka."""
+    overrides.use(target or [], secrets)
 
 
 @app.command()
@@ -284,7 +295,7 @@ def _work(path: Path, verb: Callable[[Runner], T]) -> T:
 
 
 def _load(path: Path) -> Pipeline:
-    pipeline = load(path)
+    pipeline = load(path, overrides.environment(), overrides.target())
     logs.name_pipeline(pipeline.name)
     return pipeline
 
@@ -310,10 +321,14 @@ def _unexpected(kind: type[BaseException], error: BaseException, trace: Tracebac
     if _debugging():
         sys.__excepthook__(kind, error, trace)
         return
-    defect = CdcError(
+    output.show_error(defect(kind), debug=False)
+
+
+def defect(kind: type[BaseException]) -> CdcError:
+    """What is shown of an exception that nobody foresaw."""
+    return CdcError(
         f"unexpected {kind.__name__}",
         # Its text may repeat a row or a connection string, and job logs are read by many.
         why="no class of ours describes it, so its message is not shown here",
         remedy="this is a defect of cdc-lib: run the command again with --debug and report what it prints",
     )
-    output.show_error(defect, debug=False)

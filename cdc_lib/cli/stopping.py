@@ -50,7 +50,9 @@ def run_stoppable(work: Callable[[threading.Event], T], *, patient: bool = True)
         stop.set()
         _say("stopping after the current step; once more to stop at once")
 
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    # Only a main thread may set handlers; who calls us from another one (a notebook) stops us by other means.
+    ours = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, handle) for number in ours}
     executor = ThreadPoolExecutor(1, thread_name_prefix="command")
     try:
         return _result(executor.submit(work, stop))
