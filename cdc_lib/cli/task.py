@@ -17,8 +17,9 @@ from typer.main import get_command
 from cdc_lib.cli.app import app, defect
 from cdc_lib.errors import CdcError, RetryLater
 
-PAUSES = (30.0, 120.0, 300.0)
-"""Seconds before each further attempt: longer than a failover of the source, shorter than most schedules."""
+PAUSES = (15.0, 45.0, 120.0)
+"""Seconds before each further attempt: together longer than a failover or a dead runner's lease, and short
+enough for somebody who waits to hear that the address is wrong."""
 
 log = logging.getLogger(__name__)
 
