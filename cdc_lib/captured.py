@@ -7,15 +7,17 @@ batch is sealed and counts only if it is.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cdc_lib.bronze import table_name
+from cdc_lib.bronze import column_collisions, table_collisions, table_name
 from cdc_lib.control import Control
 from cdc_lib.control.schema_history import SchemaVersion
 from cdc_lib.control.tables import State, TableState
+from cdc_lib.errors import FixConfiguration
 from cdc_lib.evolution import ColumnChange, first_version, next_version, refuse_incompatible
 from cdc_lib.schema import Column, Table, TableId
+from cdc_lib.source import Finding
 
 
 @dataclass
@@ -85,6 +87,8 @@ class Captured:
     def discover(self, tables: Sequence[TableId], state: State) -> list[CapturedTable]:
         """Entries for tables seen for the first time, in ``state``."""
         new = [CapturedTable(_new_state(table, state)) for table in tables if table not in self]
+        # Only those that are captured now: of others bronze gets no rows.
+        _refuse(table_collisions(tables))
         for entry in new:
             self._by_id[entry.table_id] = entry
             self._by_name[entry.id] = entry
@@ -101,6 +105,7 @@ class Captured:
         entry = self[table.id]
         if entry.table is not None and entry.table.same_structure(table):
             return Observed(entry, entry.table, None, [])
+        _refuse_columns(table, entry.ever)
         changes: list[ColumnChange] = []
         if entry.table is None:
             numbered = first_version(table)
@@ -109,6 +114,26 @@ class Captured:
             refuse_incompatible(numbered, changes)
         entry.adopt(numbered)
         return Observed(entry, numbered, SchemaVersion(entry.table_id, batch, numbered), changes)
+
+
+def _refuse_columns(table: Table, ever: Mapping[str, Column]) -> None:
+    """Before anything is sealed: a batch that bronze can never take would stop the pipeline for good.
+
+    :param ever: the columns that bronze has.
+    """
+    if not table.columns:
+        raise FixConfiguration(
+            f"{table.id} has no columns",
+            why="a Delta table must have some",
+            remedy="leave it out: correct table.include.list or table.exclude.list",
+        )
+    older = tuple(column for name, column in ever.items() if name not in table.names)
+    _refuse(column_collisions(replace(table, columns=(*older, *table.columns))))
+
+
+def _refuse(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        raise FixConfiguration(f"{finding.subject}: {finding.message}", remedy=finding.remedy)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
     from cdc_lib.config import Target
 
 
+log = logging.getLogger("cdc_lib.named_tables")
+
+_NAME = re.compile(r"\w+", re.ASCII)
+"""What Spark's own catalog takes for a name."""
+
+
 def register(lake: Lake, target: Target) -> list[TableRef]:
     """Make the tables under a path known by name in the session's catalog, as what is returned."""
     if target.path is None:
@@ -26,6 +34,9 @@ def register(lake: Lake, target: Target) -> list[TableRef]:
         location = literal(str(root / schema))
         lake.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)} LOCATION {location}").collect()
         for folder in sorted((root / schema).glob("*/_delta_log")):
+            if not _NAME.fullmatch(folder.parent.name):
+                log.warning("no name in SQL, query it as delta.`%s`", folder.parent)
+                continue
             _register(lake.spark, quoted(schema), folder.parent)
             named.append(TableRef(layer, folder.parent.name, None, None, schema))
     return named

@@ -5,7 +5,7 @@ A bucket is a range of key hashes. As with ``hashing``, this module travels by v
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,6 +105,15 @@ def among(values: Words, known: Words) -> npt.NDArray[np.bool_]:
 
 
 # -- over all batches of a part of silver
+
+
+def with_names(
+    batches: Iterable[pa.RecordBatch],
+    names: Sequence[str],
+    each: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+) -> Iterator[pa.RecordBatch]:
+    """``each`` of the batches, whose columns get these names."""
+    yield from each(pa.RecordBatch.from_arrays(rows.columns, names=list(names)) for rows in batches)
 
 
 def sums_of(batches: Iterable[pa.RecordBatch], layout: Layout) -> Iterator[pa.RecordBatch]:

@@ -185,7 +185,12 @@ class SparkRows(SilverRows):
         return self._frame.join(known, reduce(and_, equal), "left_semi")
 
     def _mapped(self, frame: DataFrame, each: Each, layout: Layout, schema: str) -> DataFrame:
-        return frame.select(*map(quoted, layout.reads)).mapInArrow(each, schema)
+        from pyspark.sql import functions as F
+
+        # By place: Spark takes a dot in the name of a column that goes in for a field of it.
+        columns = [F.col(quoted(name)).alias(f"c{place}") for place, name in enumerate(layout.reads)]
+        work = partial(buckets.with_names, names=layout.reads, each=each)
+        return frame.select(*columns).mapInArrow(work, schema)
 
 
 def _none() -> Words:

@@ -45,8 +45,9 @@ def refuse_unless_counted(rows: DataFrame, shape: Shape) -> None:
         raise KeylessUpdate(
             what, why="copies of a row cannot be marked as deleted", remedy="use delete: hard for this table"
         )
-    # A column that is newer than the row has NULL in it.
-    listed = F.coalesce("before_unavailable", F.array().cast("array<string>"))
+    # A column that is newer than the row has NULL in it, and one that was dropped before it is not compared.
+    present = F.array(*map(F.lit, shape.table.names))
+    listed = F.array_intersect(F.coalesce("before_unavailable", F.array().cast("array<string>")), present)
     since = [F.struct(F.lit(name).alias("name"), F.lit(at).alias("at")) for name, at in shape.since.items()]
     if since:
         newer = F.filter(F.array(*since), lambda each: each["at"] > F.col("_schema_version"))

@@ -520,8 +520,10 @@ class Conformance:
         pipeline.run()
         for table in tables:
             assert_same(pipeline, database, table)
-        incidents = {row["kind"]: row["table"] for row in pipeline.control("incidents")}
-        assert incidents == {"rows recomputed": f"{database.schema}.filled"}
+        incidents = {(row["kind"], row["table"]) for row in pipeline.control("incidents")}
+        # What a change of type did to old values the log does not say.
+        again = ("filled", "widened")
+        assert incidents == {("rows recomputed", f"{database.schema}.{table}") for table in again}
         database.execute("DELETE FROM grown WHERE id = 1", "UPDATE widened SET size = 0 WHERE id = 4")
         pipeline.run()
         for table in tables:

@@ -117,3 +117,35 @@ def test_published_while_somebody_writes(database: PostgresDatabase, pipeline: P
     output, _ = process.communicate(timeout=kill.SECONDS)
     assert process.returncode == 0, output
     assert_same(pipeline, database, "added")
+
+
+def test_values_that_a_change_of_type_converted(
+    database: PostgresDatabase, pipeline: PipelineUnderTest
+) -> None:
+    database.execute(
+        "ALTER TABLE t ALTER n TYPE bigint USING n * 10",
+        "INSERT INTO t VALUES (3, 3)",
+    )
+    pipeline.run()
+    assert_same(pipeline, database, "t")
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ('ALTER TABLE u ADD "N" int', "differ in case alone"),
+        ('CREATE TABLE "U" (id int PRIMARY KEY)', "would both be written to"),
+        ("CREATE TABLE nothing ()", "has no columns"),
+    ],
+    ids=["column", "table", "no columns"],
+)
+def test_what_bronze_cannot_hold_is_refused_before_it_is_sealed(
+    database: PostgresDatabase, pipeline: PipelineUnderTest, statement: str, says: str
+) -> None:
+    """And leaving it out is enough to go on."""
+    database.execute(statement, "INSERT INTO t VALUES (4, 4)", "INSERT INTO u (id) VALUES (4)")
+    outcome = pipeline.attempt("run")
+    assert (outcome.error, says in outcome.text) == ("FixConfiguration", True), outcome.trace
+    pipeline.source["table.include.list"] = r"public\.t"
+    pipeline.run()
+    assert_same(pipeline, database, "t")

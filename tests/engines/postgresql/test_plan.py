@@ -241,7 +241,7 @@ def test_changes_of_structure(case: Case) -> None:
     assert planned == {
         ("public.t", "added", "note"): "evolves",
         ("public.filled", "added", "level"): "snapshot",
-        ("public.wider", "widened", "n"): "evolves",
+        ("public.wider", "widened", "n"): "snapshot",
         ("public.renamed", "dropped", "n"): "evolves",
         ("public.renamed", "added", "number"): "snapshot",
         ("public.renamed", "renamed", "number"): "snapshot",
