@@ -86,7 +86,7 @@ def table_collisions(tables: Iterable[TableId]) -> list[Finding]:
             "error",
             name,
             f"{' and '.join(str(table) for table in sharing)} would both be written to the table {name}",
-            "capture them in different pipelines, or leave one out with table.exclude.list",
+            "capture them in different pipelines, or leave one out (table.include.list)",
         )
         for name, sharing in _sharing(tables, table_name)
     ]

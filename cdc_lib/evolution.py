@@ -66,8 +66,8 @@ def refuse_incompatible(table: Table, changes: list[ColumnChange]) -> None:
         raise ResnapshotNeeded(
             f"{table.id}: the type of {details} changed in a way its bronze table cannot take",
             why="Delta widens types, but does not change them otherwise; nothing was written or released",
-            remedy=f"change the column back, or take {table.id} out (table.exclude.list) and capture it "
-            "again under a pipeline of another name, which starts with a new snapshot",
+            remedy=f"leave {table.id} out (table.include.list or table.exclude.list) and capture it under a "
+            "pipeline of another name, which starts with a new snapshot",
         )
 
 

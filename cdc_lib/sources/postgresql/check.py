@@ -259,7 +259,7 @@ def _identities(subject: Subject) -> Iterator[Finding]:
                 str(table),
                 "it has no usable replica identity: while it is published, UPDATE and DELETE on it fail at "
                 "the source; rows that are only inserted are appended",
-                f"{full}; or leave it out with table.exclude.list",
+                f"{full}; or leave it out (table.include.list or table.exclude.list)",
             )
         elif not shape.key(relation):
             yield Finding(

@@ -169,7 +169,7 @@ def alteration(
         return Alteration(_creation(name, mode, tables), "create", made)
     if mode == "filtered" and not found.all_tables and found.tables != frozenset(tables):
         changed = replace(found, tables=frozenset(tables), restricted=frozenset(), schemas=frozenset())
-        return Alteration(_change(name, tables), "alter", changed)
+        return Alteration(_change(found, tables), "alter", changed)
     return None
 
 
@@ -210,10 +210,18 @@ def _creation(name: str, mode: str, tables: Sequence[TableId]) -> Any:
     )
 
 
-def _change(name: str, tables: Sequence[TableId]) -> Any:
+def _change(found: Publication, tables: Sequence[TableId]) -> Any:
+    """Only what differs, for it takes the ownership of every table that is named."""
     from psycopg2 import sql
 
-    return sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(sql.Identifier(name), _listed(tables))
+    if found.restricted or found.schemas:
+        steps = {"SET": tables}
+    else:
+        steps = {"ADD": sorted({*tables} - found.tables), "DROP": sorted(found.tables - {*tables})}
+    head = sql.SQL("ALTER PUBLICATION {} ").format(sql.Identifier(found.name))
+    return sql.SQL("; ").join(
+        head + sql.SQL(step + " TABLE ") + _listed(listed) for step, listed in steps.items() if listed
+    )
 
 
 def _execute(connection: Connection, due: Alteration) -> None:

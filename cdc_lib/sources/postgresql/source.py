@@ -113,7 +113,7 @@ class PostgresSource(Source):
             raise FixConfiguration(
                 f"the table {table} cannot be read",
                 why=f"the role {self.config['database.user']} has no SELECT on it",
-                remedy="grant it (`cdc check` prints the SQL), or use table.exclude.list",
+                remedy="grant it (`cdc check` prints the SQL), or leave it out (table.include.list)",
             )
         return Shape(self.config).table(relation, catalog.type_catalog(self._control))
 
