@@ -249,7 +249,7 @@ def test_changes_of_structure(case: Case) -> None:
     case.pipeline.run()
     done = {(row["table"], row["kind"], row["column"]) for row in case.pipeline.control("schema_changes")}
     assert done == set(planned)
-    assert case.pieces("planned") == {"t": 3, "filled": 6, "wider": 3, "renamed": 6}, "two are read again"
+    assert case.pieces("planned") == {"t": 3, "filled": 6, "wider": 6, "renamed": 6}, "three are read again"
     case.assert_same("t", "filled", "wider")
 
 
