@@ -54,6 +54,9 @@ def play(seed: int, server: Server, spark: ConnectServer, folder: Path, steps: i
                 writer.stop()
             if step % 3 == 2 or step == steps - 1:
                 _compare(pipeline, database, writer)
+        process = pipeline.start("reconcile")
+        output = kill.finished(process)
+        assert process.returncode == 0, f"reconcile ended with {process.returncode}:\n{output}"
         return f"{writer.transactions} transactions, {writer.added} columns added, {', '.join(done)}"
 
 
