@@ -74,6 +74,7 @@ def test_between_runs(case: Case) -> None:
     )
 
 
+@pytest.mark.slow
 def test_between_a_snapshot_and_the_next_which_is_interrupted(case: Case) -> None:
     """It goes on where it stood, although its plan seems to be the older one."""
     case.assert_good()

@@ -86,6 +86,7 @@ def test_while_the_log_is_read(database: PostgresDatabase, pipeline: PipelineUnd
     assert ops(pipeline, "public_t").count("c") == 1990, "nothing twice"
 
 
+@pytest.mark.slow
 def test_while_pieces_are_read(database: PostgresDatabase, pipeline: PipelineUnderTest, disk: Path) -> None:
     database.execute(WIDE % (11, 2000), "ANALYZE t")
     pipeline.run_limits |= {"chunk_rows": 1000, "batch_rows": 5000}
@@ -97,6 +98,7 @@ def test_while_pieces_are_read(database: PostgresDatabase, pipeline: PipelineUnd
     assert ops(pipeline, "public_t") == ["r"] * 2000, "nothing twice"
 
 
+@pytest.mark.slow
 def test_while_a_consistent_view_is_read(
     database: PostgresDatabase, pipeline: PipelineUnderTest, disk: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_while_a_consistent_view_is_read(
     assert_same(pipeline, database, "t")
 
 
+@pytest.mark.slow
 def test_while_a_sealed_batch_is_read_again(
     database: PostgresDatabase, pipeline: PipelineUnderTest, disk: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_left_out_for_a_while(database: PostgresDatabase, pipeline: PipelineUnde
     assert_caught_up(pipeline, database)
 
 
+@pytest.mark.slow
 def test_left_out_between_a_seal_and_its_commit(
     database: PostgresDatabase, pipeline: PipelineUnderTest
 ) -> None:
@@ -77,6 +78,7 @@ def test_left_out_between_a_seal_and_its_commit(
     assert_caught_up(pipeline, database)
 
 
+@pytest.mark.slow
 def test_killed_when_it_has_just_been_published_again(
     database: PostgresDatabase, pipeline: PipelineUnderTest
 ) -> None:

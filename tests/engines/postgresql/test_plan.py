@@ -284,6 +284,7 @@ def test_a_sealed_batch_after_a_kill(case: Case) -> None:
     case.assert_same("t")
 
 
+@pytest.mark.slow
 def test_a_sealed_batch_that_must_be_read_again(case: Case) -> None:
     case.pipeline.run()
     case.database.execute("DELETE FROM t WHERE id = 1")
@@ -328,6 +329,7 @@ def test_what_a_snapshot_leaves_to_settle(case: Case) -> None:
     assert case.table(case.plan(), "t").state == "streaming"
 
 
+@pytest.mark.slow
 def test_signals_and_merges_that_wait(case: Case) -> None:
     case.pipeline.run("capture")
     loaded = load(case.pipeline.write())

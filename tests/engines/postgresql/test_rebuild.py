@@ -100,6 +100,7 @@ def test_after_a_kill_between_the_tables_of_a_batch(
     assert not differences, kill.shown(differences)
 
 
+@pytest.mark.slow
 def test_in_the_middle_of_a_snapshot(recorded_database: Database, make_pipeline: MakePipeline) -> None:
     """Which pieces were read nobody knows any more: their tables are read again, whole."""
     pipeline = make_pipeline(recorded_database, LIMITS)
@@ -117,6 +118,7 @@ def test_in_the_middle_of_a_snapshot(recorded_database: Database, make_pipeline:
     assert not differences, kill.shown(differences)
 
 
+@pytest.mark.slow
 def test_rows_that_vanished_before_a_snapshot_that_silver_had_not_settled(
     database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:
@@ -134,6 +136,7 @@ def test_rows_that_vanished_before_a_snapshot_that_silver_had_not_settled(
     assert_same(pipeline, database, "t")
 
 
+@pytest.mark.slow
 def test_a_structure_that_changes_while_the_control_tables_are_lost(
     database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:
@@ -156,6 +159,7 @@ def test_a_structure_that_changes_while_the_control_tables_are_lost(
     assert numbers == {1, 2, 3}, "as first seen, with label, and as the two changes left it"
 
 
+@pytest.mark.slow
 def test_a_change_of_structure_that_gave_old_rows_values(
     database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:
@@ -171,6 +175,7 @@ def test_a_change_of_structure_that_gave_old_rows_values(
     assert_same(pipeline, database, "t")
 
 
+@pytest.mark.slow
 def test_a_rebuild_that_did_not_come_to_its_end(
     database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:
@@ -190,6 +195,7 @@ def test_a_rebuild_that_did_not_come_to_its_end(
     assert [row["attempt"] for row in pipeline.control("batches")] == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_silver_that_was_behind(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     """It gets what bronze has without a further change at the source, and without its facts."""
     database.execute("CREATE TABLE u (id integer PRIMARY KEY)", "INSERT INTO u VALUES (1)")
@@ -205,6 +211,7 @@ def test_silver_that_was_behind(database: PostgresDatabase, make_pipeline: MakeP
     assert_same(pipeline, database, "t")
 
 
+@pytest.mark.slow
 def test_bronze_that_somebody_else_changed(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(database.database)
     pipeline.run()
@@ -220,6 +227,7 @@ def test_bronze_that_somebody_else_changed(database: PostgresDatabase, make_pipe
     assert_same(pipeline, database, "t")
 
 
+@pytest.mark.slow
 def test_bronze_of_a_version_that_noted_less(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     """Its tables are described by the source, and read again."""
     pipeline = make_pipeline(database.database)
@@ -245,6 +253,7 @@ def _noting_less(line: str) -> str:
     return json.dumps(action) + "\n"
 
 
+@pytest.mark.slow
 def test_a_log_that_does_not_go_on(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(database.database)
     pipeline.run()
@@ -280,6 +289,7 @@ def test_control_tables_that_are_there(database: PostgresDatabase, make_pipeline
     assert not pipeline.control("incidents")
 
 
+@pytest.mark.slow
 def test_control_tables_of_which_some_are_there(
     database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:
@@ -291,6 +301,7 @@ def test_control_tables_of_which_some_are_there(
     assert "watermarks is not" in outcome.what
 
 
+@pytest.mark.slow
 def test_a_runner_that_owns_the_pipeline(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(database.database)
     pipeline.run()
@@ -305,6 +316,7 @@ def test_a_runner_that_owns_the_pipeline(database: PostgresDatabase, make_pipeli
     assert "cdc rebuild" in output
 
 
+@pytest.mark.slow
 def test_tables_of_two_incarnations(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     database.execute("CREATE TABLE u (id integer PRIMARY KEY)", "INSERT INTO u VALUES (1)")
     pipeline = make_pipeline(database.database)
@@ -321,6 +333,7 @@ def test_tables_of_two_incarnations(database: PostgresDatabase, make_pipeline: M
     assert not pipeline.control("tables"), "nothing was written"
 
 
+@pytest.mark.slow
 def test_nothing_to_rebuild_from(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(database.database)
     outcome = pipeline.attempt("rebuild")
@@ -331,6 +344,7 @@ def test_nothing_to_rebuild_from(database: PostgresDatabase, make_pipeline: Make
 # -- elsewhere
 
 
+@pytest.mark.slow
 def test_in_a_catalog(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(database.database)
     layers = {layer: f"{database.name}_{layer}" for layer in ("bronze", "silver", "control")}

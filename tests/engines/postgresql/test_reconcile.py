@@ -153,6 +153,7 @@ def test_every_type(database: PostgresDatabase, make_pipeline: MakePipeline) -> 
     assert_same(pipeline, database, "t")
 
 
+@pytest.mark.slow
 def test_tables_of_all_kinds(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     database.execute(
         "CREATE TABLE soft (id int PRIMARY KEY, v text)",

@@ -132,6 +132,7 @@ class Backup:
         self.server.start()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promoted", [False, True])
 def test_a_server_that_lost_the_end_of_its_log(case: Case, tmp_path: Path, promoted: bool) -> None:
     case.pipeline.run()
@@ -160,6 +161,7 @@ def _restart(case: Case) -> None:
     case.server.restart("immediate")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strike", [Case.end_sessions, _restart], ids=["sessions end", "server restarts"])
 def test_in_the_middle_of_a_piece(case: Case, strike: Callable[[Case], None]) -> None:
     case.database.execute(WIDE, "ANALYZE t")
@@ -180,6 +182,7 @@ def test_in_the_middle_of_a_piece(case: Case, strike: Callable[[Case], None]) ->
     assert ops(case.pipeline, BRONZE) == ["r"] * 40_003, "nothing twice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strike", [Case.end_sessions, _restart], ids=["sessions end", "server restarts"])
 def test_in_the_middle_of_applying(case: Case, strike: Callable[[Case], None]) -> None:
     case.pipeline.run()
