@@ -107,6 +107,7 @@ def test_damage_is_found_to_the_cell_and_mended(
     assert [row["kind"] for row in pipeline.control("incidents")] == ["difference", "difference"]
 
 
+@pytest.mark.slow
 def test_every_type(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     """Read by the snapshot, then by the log; from plain files, then, with deletion vectors, by Spark."""
     types = database.typed()
@@ -285,6 +286,7 @@ def test_in_a_catalog(database: PostgresDatabase, make_pipeline: MakePipeline) -
     assert pipeline.reconcile()["tables"][0]["different"] == 0
 
 
+@pytest.mark.slow
 def test_equal_under_load(recorded_database: Database, make_pipeline: MakePipeline) -> None:
     pipeline = make_pipeline(recorded_database)
     pipeline.run_limits = {"chunk_rows": 200}
