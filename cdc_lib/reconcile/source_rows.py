@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 
 import pyarrow as pa
 
@@ -44,15 +45,14 @@ class SourceRows:
         failed = threading.Event()
 
         def read(chunk: Chunk) -> None:
-            try:
+            with ExitStack() as failing:
+                failing.callback(failed.set)
                 for change in self._session.rows(chunk):
                     if failed.is_set():
                         return
                     each(chunk, change.rows, self.layout.hashed(values_of(change.rows), change.rows.num_rows))
                     self._check(0 if again else change.rows.num_rows)
-            except BaseException:
-                failed.set()
-                raise
+                failing.pop_all()
 
         with ThreadPoolExecutor(self._threads, "cdc-reconcile") as pool:
             pieces = [pool.submit(read, chunk) for chunk in self._chunks]
