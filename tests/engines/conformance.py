@@ -179,10 +179,10 @@ def assert_same(
 def assert_same_bag(pipeline: PipelineUnderTest, database: EngineDatabase, table: str) -> None:
     """The same rows equally often, for tables without a key; plain types only."""
     silver = Counter(
-        tuple(value for _, value, _ in row.values())
+        tuple((name, value) for name, (_, value, _) in row.items())
         for row in silver_rows(pipeline, f"{database.schema}_{table}")
     )
-    true = Counter(tuple(value.text for value in row.values()) for row in database.rows(table))
+    true = Counter(tuple((name, value.text) for name, value in row.items()) for row in database.rows(table))
     found = [
         f"only in silver: {list((silver - true).items())[:3]}",
         f"missing: {list((true - silver).items())[:3]}",

@@ -77,7 +77,13 @@ def test_a_sealed_window_whose_staging_is_gone(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("point", ["sealed", "bronze.appended.one", "committed"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "sealed",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("bronze.appended.one", "committed")),
+    ],
+)
 def test_a_paused_runner_that_wakes_up_after_another_took_over(
     recorded_database: Database, make_pipeline: MakePipeline, point: str
 ) -> None:

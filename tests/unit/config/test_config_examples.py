@@ -1,10 +1,4 @@
-"""Connectors from Debezium's guide, which must be usable as they stand.
-
-``fulfillment.json`` is the guide's example configuration, word for word. The others set what the guide's
-chapters tell people to set, with the values of its examples: databases at cloud services, heartbeats for a
-quiet database beside a busy one, the upgrade of PostgreSQL, read-only incremental snapshots, and every
-default that can be written down.
-"""
+"""Connectors from Debezium's guide must be usable as they stand; and what of the guide is refused."""
 
 from __future__ import annotations
 
@@ -18,8 +12,8 @@ import pytest
 from cdc_lib.config import Pipeline, load
 from cdc_lib.errors import FixConfiguration
 from cdc_lib.properties import property_table
+from tests.connectors import CONNECTORS, connector
 
-CONNECTORS = Path(__file__).parent / "connectors"
 TABLE = property_table("postgresql")
 
 # What each must come to: values that differ from ours, and the properties that get a notice.
@@ -116,12 +110,6 @@ NOTICES: dict[str, set[str]] = {
 }
 
 
-def connector(name: str) -> dict[str, Any]:
-    """The properties of a connector, without what Kafka Connect has around them."""
-    content: dict[str, Any] = json.loads((CONNECTORS / f"{name}.json").read_text(encoding="utf-8"))
-    return content.get("config", content)
-
-
 def as_a_file(name: str) -> str:
     return f"source: !file {CONNECTORS / name}.json"
 
@@ -151,7 +139,7 @@ def loaded(source: str, folder: Path) -> Pipeline:
 
 
 def test_every_connector_is_tried() -> None:
-    assert {path.stem for path in CONNECTORS.iterdir()} == VALUES.keys()
+    assert {path.stem for path in CONNECTORS.glob("*.json")} == VALUES.keys()
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
