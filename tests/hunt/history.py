@@ -67,6 +67,7 @@ class Writer:
         ]
         self.transactions = 0
         self.added = 0
+        self._last = 0
         self._chance = chance
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -87,10 +88,13 @@ class Writer:
         self._thread.start()
 
     def stop(self) -> None:
+        """A last row for each table tells of its structure; the log says nothing of a column by itself."""
         self._stopping.set()
         self._thread.join()
         if self._error is not None:
             raise self._error
+        self._last += 1
+        self.database.execute(*(self._insert(table, ROWS + self._last) for table in self.tables))
 
     def _write(self) -> None:
         try:
