@@ -37,6 +37,7 @@ from cdc_lib.reading import ReadAhead, ReadBatch, Reading, log_batches
 from cdc_lib.recomputed import report_recomputed
 from cdc_lib.schema import TableId
 from cdc_lib.settling import Settling
+from cdc_lib.snapshot.on_executors import Executors
 from cdc_lib.snapshotting import Snapshots
 from cdc_lib.source import Source
 
@@ -88,6 +89,9 @@ class Capture:
         self.due = Due(context.pipeline, context.control, source)
         self._snapshots = Snapshots(self)
         self._settling = Settling(self)
+        self._executors: Executors | None = None
+        if context.pipeline.run.snapshot_on == "executors":
+            self._executors = Executors(lambda: context.lake.spark, context.pipeline, context.stop)
         self._applied_at = time.monotonic()
         self.tables: list[TableId] = []
         self._ladder = Ladder(
@@ -291,6 +295,7 @@ class Capture:
             self.progress,
             self.context.stop,
             batch_rows=float("inf") if endless else self.pipeline.run.batch_rows,
+            executors=self._executors,
         )
 
     # -- steps 5 to 8
