@@ -91,7 +91,9 @@ class Capture:
         self._settling = Settling(self)
         self._executors: Executors | None = None
         if context.pipeline.run.snapshot_on == "executors":
-            self._executors = Executors(lambda: context.lake.spark, context.pipeline, context.stop)
+            self._executors = Executors(
+                lambda: context.lake.spark, context.pipeline, context.metrics, context.stop
+            )
         self._applied_at = time.monotonic()
         self.tables: list[TableId] = []
         self._ladder = Ladder(

@@ -13,6 +13,7 @@ the others go with the batch's folder.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
 import time
@@ -32,6 +33,7 @@ from cdc_lib.errors import CdcError, FixConfiguration, Interrupted, RetryLater
 from cdc_lib.facts import Facts
 from cdc_lib.faults import reach_in_worker
 from cdc_lib.handover import Handover, handed_over
+from cdc_lib.metrics import Metrics
 from cdc_lib.pipeline import Pipeline
 from cdc_lib.position import Position
 from cdc_lib.schema import Table
@@ -41,6 +43,8 @@ from cdc_lib.staging import CHUNK_LANE, BatchStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("cdc_lib.snapshot")
 
 ATTEMPTS = 3
 """How often a task tries a piece before it answers that the source does not answer."""
@@ -131,9 +135,16 @@ def _noting(rows: Iterator[ChangeBatch]) -> Iterator[ChangeBatch]:
 class Executors:
     """Spark's workers as readers of pieces, one job at a time: ``run.threads`` bounds the source's load."""
 
-    def __init__(self, spark: Callable[[], SparkSession], pipeline: Pipeline, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        spark: Callable[[], SparkSession],
+        pipeline: Pipeline,
+        metrics: Metrics,
+        stop: threading.Event,
+    ) -> None:
         self._spark = spark
         self._pipeline = pipeline
+        self._metrics = metrics
         self._stop = stop
         self._one_job = threading.Lock()
 
@@ -144,7 +155,7 @@ class Executors:
 
         :raises CdcError: what a task met, or what kept the tasks from coming to their end.
         """
-        lanes = min(self._pipeline.run.threads, len(pieces))
+        lanes, started = min(self._pipeline.run.threads, len(pieces)), time.monotonic()
         with self._one_job, handed_over(self._pipeline.source, stage.folder) as handover:
             work = ReadPieces(handover, str(stage.folder), after, tuple(pieces), lanes, view)
             answers = self._answers(work)
@@ -160,6 +171,9 @@ class Executors:
                 refused.append(piece)
             else:
                 stage.adopt_chunk(piece.table_id, piece.chunk.number, piece.expected, _file(answer))
+        self._metrics.count("executors.pieces", "", len(pieces) - len(refused))
+        seconds = time.monotonic() - started
+        log.info("executors read pieces=%d tasks=%d seconds=%.1f", len(pieces), lanes, seconds)
         return refused
 
     def _answers(self, work: ReadPieces) -> dict[int, dict[str, Any]]:

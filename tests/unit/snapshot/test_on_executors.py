@@ -19,6 +19,7 @@ from pyspark.cloudpickle import dumps, loads
 from cdc_lib.change import ChangeBatch, change_schema
 from cdc_lib.config import parse
 from cdc_lib.errors import FixConfiguration, FixSource, Interrupted, RetryLater
+from cdc_lib.metrics import Metrics
 from cdc_lib.pipeline import Pipeline
 from cdc_lib.position import Position
 from cdc_lib.schema import Column, Table, TableId
@@ -142,7 +143,7 @@ def stage(tmp_path: Path) -> BatchStage:
 
 
 def executors(spark: Spark, pipeline: Pipeline, stop: threading.Event | None = None) -> Executors:
-    return Executors(lambda: spark, pipeline, stop or threading.Event())  # type: ignore[return-value,arg-type]
+    return Executors(lambda: spark, pipeline, Metrics(), stop or threading.Event())
 
 
 def pieces(count: int) -> list[Piece]:
@@ -290,7 +291,8 @@ def test_more_rows_than_stand_below_the_log_are_refused(
 def spark_failure(text: str) -> Exception:
     from pyspark.errors import PythonException
 
-    return PythonException(message=text)
+    raised: Exception = PythonException(message=text)
+    return raised
 
 
 @pytest.mark.parametrize(
