@@ -71,6 +71,9 @@ class Reading:
     """Ordinal of the first log row of a batch."""
     watch: Callable[[TableId, pa.RecordBatch], None] | None = None
     """Sees the rows that the log brings, table by table."""
+    let_go: Callable[[], None] = lambda: None
+    """Called before a stretch of log is read: the source forgets what is committed by now, and need not read
+    it again to find the stretch."""
     executors: Executors | None = None
     """Read the pieces of a snapshot, where that is not left to threads of this process."""
 
@@ -93,6 +96,7 @@ def log_batches(reading: Reading, after: Position, upto: Position, number: int) 
     """The log range (after, upto] as staged batches numbered from ``number``; some may be empty, and then
     have no files."""
     while after < upto and not reading.stop.is_set():
+        reading.let_go()
         reader = reading.source.log(reading.tables, reading.captured.structures())
         for batch in _window(reading, reader.read(after, upto), after, number):
             # A batch that is empty is never sealed, so its number is free again: numbers have no gaps.

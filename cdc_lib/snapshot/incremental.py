@@ -39,6 +39,7 @@ def window_batches(
     refused = 0
     with ThreadPoolExecutor(reading.pipeline.run.threads, "cdc-snapshot") as pool:
         while left and not reading.stop.is_set():
+            reading.let_go()
             group = _next(left, reading.batch_rows)
             batch = ReadBatch(reading.stage(number), after, after)
             window = _Window(reading, session, pool, batch)
