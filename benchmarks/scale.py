@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
+import pyarrow as pa
 
 from cdc_lib import config
 from cdc_lib.embedded import EmbeddedPostgres
@@ -41,12 +42,13 @@ def served(folder: Path) -> Iterator[EmbeddedPostgres]:
         server.remove()
 
 
-def execute(server: EmbeddedPostgres, *statements: str) -> None:
+def execute(server: EmbeddedPostgres, *statements: str) -> list[tuple[Any, ...]]:
     where = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
     with closing(psycopg2.connect(dbname="postgres", **where)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         for statement in statements:
             cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
 
 
 def pipeline(server: EmbeddedPostgres, folder: Path, name: str, **run: Any) -> dict[str, Any]:
@@ -96,13 +98,17 @@ def run_here(given: Mapping[str, Any], master: str) -> None:
     if master:
         spark = start_local(master=master, extra={"spark.executor.memory": "1g"})
         # Python workers are started once an executor, and stay.
-        spark.range(0, 2, 1, 2).mapInArrow(iter, "id BIGINT").collect()
+        spark.range(0, 2, 1, 2).mapInArrow(_as_it_is, "id BIGINT").collect()
     begin = time.perf_counter()
     with Runner(config.parse(given)) as runner:
         runner.capture()
     seconds = time.perf_counter() - begin
     high = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"seconds": seconds, "mb": high}))
+
+
+def _as_it_is(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
 
 
 def tables(folder: Path, count: int) -> None:
@@ -131,6 +137,8 @@ def executors(folder: Path, rows: int) -> None:
             f"i / 3.0, gen_random_uuid(), 'comment ' || i FROM generate_series(1, {rows}) i",
             "VACUUM ANALYZE orders",
         )
+        [(size,)] = execute(server, "SELECT pg_table_size('orders')")
+        print(f"{rows:,} rows, {size / rows:.0f} bytes of table each")
         for snapshot_on in ("driver", "executors", "driver", "executors"):
             name = f"by_{snapshot_on}_{time.time_ns()}"
             given = pipeline(server, folder, name, snapshot_on=snapshot_on, threads=2, batch_rows=500_000)

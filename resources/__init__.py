@@ -135,7 +135,12 @@ class _Deployment:
         if not self._is_in("on_cluster"):
             return _mapping(joined(every, read("parts/serverless.yml")))
         packages = [{"pypi": {"package": name}} for name in extras(self._captured.engine, "databricks")]
-        return _mapping(joined(joined(every, read("parts/cluster.yml")), {"task": {"libraries": packages}}))
+        cluster = read("parts/cluster.yml")
+        if str(self._bundle.variables.get("workers") or 0) != "0":
+            for each in cluster["job"]["job_clusters"]:
+                del each["new_cluster"]["is_single_node"]
+                each["new_cluster"]["num_workers"] = "${var.workers}"
+        return _mapping(joined(joined(every, cluster), {"task": {"libraries": packages}}))
 
     def _is_in(self, variable: str) -> bool:
         """Whether a variable that lists pipelines lists this one."""

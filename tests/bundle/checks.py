@@ -41,7 +41,7 @@ PRESETS = {
     "jobs_max_concurrent_runs",
 }
 LEVELS = {"CAN_MANAGE", "CAN_VIEW", "CAN_RUN"}
-READ_BY_PYTHON = {"separate_silver", "on_cluster", "fan_out"}
+READ_BY_PYTHON = {"separate_silver", "on_cluster", "fan_out", "workers"}
 INPUTS = 5000
 """Characters that the inputs of a loop may have (documentation of for_each_task, the lowest figure in it)."""
 PREFIXES = 4 * 20

@@ -103,6 +103,16 @@ def test_serverless_or_a_cluster() -> None:
     assert "environments" not in cluster
 
 
+def test_a_cluster_with_workers_for_snapshots_on_executors(wheel: Wheel) -> None:
+    alone, several = (
+        config["resources"]["jobs"]["shop_capture"]["job_clusters"][0]["new_cluster"]
+        for config in (bundle_for("dev", on_cluster="*"), bundle_for("dev", on_cluster="*", workers="4"))
+    )
+    assert (alone.get("is_single_node"), alone.get("num_workers")) == (True, None)
+    assert (several.get("is_single_node"), several.get("num_workers")) == (None, "${var.workers}")
+    assert complaints(bundle_for("dev", on_cluster="*", workers="4"), wheel) == []
+
+
 def test_data_is_kept_elsewhere_than_in_a_developers_copy() -> None:
     def kept(target: str) -> set[bool]:
         schemas = bundle_for(target, **FILLED)["resources"]["schemas"].values()
