@@ -12,16 +12,25 @@ from deltalake import DeltaTable
 from cdc_lib import capture
 from cdc_lib.change import ChangeBatch
 from cdc_lib.config import parse
+from cdc_lib.embedded import EmbeddedPostgres
 from cdc_lib.pipeline import Pipeline
 from cdc_lib.position import Position
 from cdc_lib.runner import Runner
 from cdc_lib.sources.postgresql.incremental import PostgresIncremental
 from cdc_lib.sources.postgresql.source import PostgresSource
 from tests.engines.postgresql.conftest import source_section
+from tests.servers import postgresql
 from tests.servers.postgresql import Database
 
 LARGE = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 100))"
 """About 3 kB that do not compress."""
+
+
+@pytest.fixture
+def database(recording_postgres: EmbeddedPostgres) -> Iterator[Database]:
+    """On one server: nothing here depends on its version."""
+    with postgresql.database(recording_postgres) as made:
+        yield made
 
 
 @pytest.fixture
