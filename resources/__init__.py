@@ -82,6 +82,7 @@ class _Deployment:
         :raises FixConfiguration: another pipeline has the same name, or a schema of it.
         """
         self._refuse_twins()
+        self._refuse_executors_without_network()
         for layer, schema in self._captured.schemas.items():
             content, location = self._content(f"{layer}.schema.yml")
             self._resources.add_schema(key_of(schema), Schema.from_dict(content), location=location)
@@ -105,6 +106,14 @@ class _Deployment:
         parts, engine = filled(self._parts(), self._names), self._captured.engine
         fan_out = self._many.setdefault(engine, FanOut(engine, self._parts()))
         fan_out.add(self._captured.file.name, self._names["verb"], parts)
+
+    def _refuse_executors_without_network(self) -> None:
+        if self._captured.on_executors and not self._is_in("on_cluster"):
+            raise FixConfiguration(
+                f"{self._captured.file} cannot be deployed",
+                why="run.snapshot_on is executors, and on serverless compute these have no network",
+                remedy=f"--var on_cluster={self._captured.name}, with --var workers=N, or leave it at driver",
+            )
 
     def _refuse_twins(self) -> None:
         taken = {f"{self._key}_capture"} & self._resources.jobs.keys()

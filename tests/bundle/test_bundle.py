@@ -113,6 +113,14 @@ def test_a_cluster_with_workers_for_snapshots_on_executors(wheel: Wheel) -> None
     assert complaints(bundle_for("dev", on_cluster="*", workers="4"), wheel) == []
 
 
+def test_executors_need_a_cluster(pipelines: Path) -> None:
+    """On serverless compute they have no network (its documented limitations)."""
+    (pipelines / "stock.yml").write_text(SECOND + "run: {snapshot_on: executors}\n")
+    with pytest.raises(LoadError, match="these have no network.*on_cluster=stock"):
+        bundle_for("dev")
+    assert "stock_capture" in bundle_for("dev", on_cluster="stock", workers="4")["resources"]["jobs"]
+
+
 def test_data_is_kept_elsewhere_than_in_a_developers_copy() -> None:
     def kept(target: str) -> set[bool]:
         schemas = bundle_for(target, **FILLED)["resources"]["schemas"].values()
