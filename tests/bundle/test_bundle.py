@@ -116,7 +116,7 @@ def test_a_cluster_with_workers_for_snapshots_on_executors(wheel: Wheel) -> None
 def test_executors_need_a_cluster(pipelines: Path) -> None:
     """On serverless compute they have no network (its documented limitations)."""
     (pipelines / "stock.yml").write_text(SECOND + "run: {snapshot_on: executors}\n")
-    with pytest.raises(LoadError, match="these have no network.*on_cluster=stock"):
+    with pytest.raises(LoadError, match=r"these have no network.*on_cluster=stock"):
         bundle_for("dev")
     assert "stock_capture" in bundle_for("dev", on_cluster="stock", workers="4")["resources"]["jobs"]
 
