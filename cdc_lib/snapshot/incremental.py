@@ -114,8 +114,10 @@ class _Window:
 
     def _read_pieces(self, group: Sequence[Chunk]) -> None:
         """All of them, wherever; a few keys are no work for a job."""
-        here = [chunk for chunk in group if self._reading.executors is None or chunk.keys is not None]
-        there = [chunk for chunk in group if chunk not in here]
+        here: list[Chunk] = []
+        there: list[Chunk] = []
+        for chunk in group:
+            (here if self._reading.executors is None or chunk.keys is not None else there).append(chunk)
         futures = [self._pool.submit(read_chunk, self._reading, self, self._batch, one) for one in here]
         if there:
             futures.append(self._pool.submit(self._on_executors, there))

@@ -42,7 +42,7 @@ from cdc_lib.staged_files import Part, PieceFile, write_piece
 from cdc_lib.staging import CHUNK_LANE, BatchStage
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("cdc_lib.snapshot")
 
@@ -180,7 +180,7 @@ class Executors:
         tag = f"cdc-{uuid.uuid4().hex}"
         spark = self._spark()
         with ThreadPoolExecutor(1, "cdc-executors") as pool:
-            job = pool.submit(_collected, spark, frame(spark, work), tag)
+            job = pool.submit(_collected, spark, work, tag)
             while not self._ended(job):
                 if self._stop.is_set():
                     spark.interruptTag(tag)
@@ -198,16 +198,11 @@ class Executors:
         return True
 
 
-def frame(spark: SparkSession, work: ReadPieces) -> DataFrame:
-    """The job: a partition for each lane."""
-    found: DataFrame = spark.range(0, work.lanes, 1, work.lanes).mapInArrow(work, SCHEMA)
-    return found
-
-
-def _collected(spark: SparkSession, job: DataFrame, tag: str) -> list[Any]:
+def _collected(spark: SparkSession, work: ReadPieces, tag: str) -> list[Any]:
     # Tags belong to the thread that starts a job.
     spark.addTag(tag)
-    rows: list[Any] = job.collect()
+    # A partition for each lane, without a shuffle that could join some.
+    rows: list[Any] = spark.range(0, work.lanes, 1, work.lanes).mapInArrow(work, SCHEMA).collect()
     return rows
 
 
