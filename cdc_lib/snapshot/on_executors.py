@@ -52,6 +52,7 @@ PAUSE = 1.0
 SCHEMA = "piece INT, answer STRING"
 
 _ERRORS = {cls.__name__: cls for cls in (PieceRefused, *vars(errors).values()) if isinstance(cls, type)}
+_OF_SPARK = ("pyspark", "py4j", "grpc")
 _RAISED = re.compile(r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Interrupt))\b", re.MULTILINE)
 
 
@@ -215,9 +216,7 @@ def _file(answer: dict[str, Any]) -> PieceFile:
 
 def _explained(failure: BaseException) -> BaseException:
     """Spark's own words hold the code and may hold rows: only what kind of exception it was is told."""
-    from pyspark.errors import PySparkException
-
-    if not isinstance(failure, PySparkException):
+    if type(failure).__module__.partition(".")[0] not in _OF_SPARK:
         return failure
     text = str(failure)
     kinds = sorted({kind for kind in _RAISED.findall(text) if kind != "PythonException"})

@@ -55,7 +55,8 @@ def _opened(connection: Connection, view: SharedView, table: TableId) -> catalog
     """The table, locked, in the shared view."""
     from psycopg2 import errors
 
-    before = _found(connection, table)
+    # Without defaults: to spell them the server locks the table, and would wait where we must not.
+    before = _found(connection, table, defaults=False)
     with translated("the view of the snapshot cannot be joined"):
         execute(connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
@@ -66,8 +67,8 @@ def _opened(connection: Connection, view: SharedView, table: TableId) -> catalog
     return _found(connection, table)
 
 
-def _found(connection: Connection, table: TableId) -> catalog.Relation:
-    found = catalog.relations(connection, [table]).get(table)
+def _found(connection: Connection, table: TableId, *, defaults: bool = True) -> catalog.Relation:
+    found = catalog.relations(connection, [table], defaults=defaults).get(table)
     if found is None:
         raise RetryLater(f"the table {table} is gone although it is locked", remedy="run again")
     return found
