@@ -297,7 +297,9 @@ class Capture:
         if current is not None and not current < position:
             return
         self.standing.position = position
-        if due and self.standing.age() > HEARTBEAT_SECONDS:
+        durable = self.standing.durable
+        far = durable is not None and (position.bytes_since(durable) or 0) > RELEASE_BYTES
+        if far or (due and self.standing.age() > HEARTBEAT_SECONDS):
             self._owner.confirm()
             watermark = self._ladder.watermark(self.standing.batch, position, "heartbeat")
             self.control.watermarks.commit(watermark)

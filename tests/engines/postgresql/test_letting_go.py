@@ -85,6 +85,17 @@ def test_in_a_long_log(
     assert captured(pipeline, released) == list(range(1, 1_001))
 
 
+def test_in_a_long_log_of_what_is_not_captured(
+    pipeline: Pipeline, released: list[tuple[Position, Position]], database: Database
+) -> None:
+    """No batch comes of it, so where it ends is written down for its own sake."""
+    Runner(pipeline).capture()
+    database.execute("CREATE SCHEMA other", "CREATE TABLE other.t (id int, v text)")
+    database.execute(*(f"INSERT INTO other.t SELECT {n}, {LARGE}" for n in range(1, 1_001)))
+    database.execute("INSERT INTO t VALUES (1, 'x')")
+    assert captured(pipeline, released) == [1]
+
+
 def test_between_the_windows_of_a_snapshot(
     pipeline: Pipeline,
     released: list[tuple[Position, Position]],
