@@ -222,7 +222,7 @@ def _staged_frame(spark: SparkSession, staged: StagedTable, schema: pa.Schema) -
             send_by_value(spark, bronze_reader)
             spark.dataSource.register(bronze_reader.StagedFiles)
             _registered.add(spark)
-    parts = json.dumps([(part.path, part.version) for part in staged.parts])
+    parts = json.dumps([(part.path, part.version, part.base) for part in staged.parts])
     columns = ", ".join(f"{quoted(field.name)} {ddl(field.type)}" for field in schema)
     serialized = base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
     reader = spark.read.format(bronze_reader.FORMAT).schema(columns)

@@ -23,7 +23,7 @@ from cdc_lib import delta_direct
 from cdc_lib.delta_direct import NewFile, Txn
 
 if TYPE_CHECKING:
-    from cdc_lib.staging import Part
+    from cdc_lib.staged_files import Part
 
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 32 << 20
@@ -98,7 +98,7 @@ def _row_groups(part: Part, rows: pa.Schema, held: pa.Schema, batch: int, writte
     # Read, not mapped: the pages of a mapped file would count as this process's memory.
     with pa.OSFile(part.path) as file, pa.ipc.open_stream(file) as stream:
         for received in stream:
-            whole = _envelope(conform(received, rows, part.version), held, batch, written)
+            whole = _envelope(conform(received, rows, part.version, part.base), held, batch, written)
             waiting.append(whole)
             count, size = count + whole.num_rows, size + received.nbytes
             if count >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:

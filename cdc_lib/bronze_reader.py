@@ -23,8 +23,8 @@ VERSION = "_schema_version"
 
 
 class StagedFiles(DataSource):  # type: ignore[misc]
-    """``format("cdc_staging")``. Options: ``files``, JSON list of path and schema version; ``arrow``, the
-    rows' Arrow schema, serialized, as base64."""
+    """``format("cdc_staging")``. Options: ``files``, JSON list of path, schema version and ordinal of the
+    first row; ``arrow``, the rows' Arrow schema, serialized, as base64."""
 
     @classmethod
     def name(cls) -> str:
@@ -34,14 +34,14 @@ class StagedFiles(DataSource):  # type: ignore[misc]
         raise NotImplementedError("give the schema to the reader: spark.read.schema(...)")
 
     def reader(self, schema: Any) -> StagedReader:
-        files = [(path, int(version)) for path, version in json.loads(self.options["files"])]
+        files = [(path, int(version), int(base)) for path, version, base in json.loads(self.options["files"])]
         return StagedReader(files, base64.b64decode(self.options["arrow"]))
 
 
 class StagedReader(DataSourceReader):  # type: ignore[misc]
     """Reads each file in one task."""
 
-    def __init__(self, files: Sequence[tuple[str, int]], arrow: bytes) -> None:
+    def __init__(self, files: Sequence[tuple[str, int, int]], arrow: bytes) -> None:
         self._files = files
         self._arrow = arrow
 
@@ -49,15 +49,15 @@ class StagedReader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(file) for file in self._files]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        path, version = partition.value
+        path, version, base = partition.value
         target = pa.ipc.read_schema(pa.py_buffer(self._arrow))
         with pa.OSFile(path) as file, pa.ipc.open_stream(file) as stream:
             for batch in stream:
-                yield conform(batch, target, version)
+                yield conform(batch, target, version, base)
 
 
-def conform(batch: pa.RecordBatch, target: pa.Schema, version: int) -> pa.RecordBatch:
-    """``batch`` with the columns and types of ``target``.
+def conform(batch: pa.RecordBatch, target: pa.Schema, version: int, base: int = 0) -> pa.RecordBatch:
+    """``batch`` with the columns and types of ``target``, its ordinals moved up by ``base``.
 
     A column that its structure did not have is NULL and, where the row has that image, listed in
     ``<image>_unavailable``: not known, which is not the same as NULL.
@@ -67,6 +67,7 @@ def conform(batch: pa.RecordBatch, target: pa.Schema, version: int) -> pa.Record
         lacking = _lacking(columns[image].type, target.field(image).type)
         listed = f"{image}_unavailable"
         columns[listed] = _listing(columns[listed], columns[image], lacking)
+    columns["ordinal"] = pc.add(columns["ordinal"], base) if base else columns["ordinal"]
     columns[VERSION] = pa.repeat(pa.scalar(version, pa.int32()), batch.num_rows)
     arrays = [cast(columns[field.name], field.type) for field in target]
     return pa.RecordBatch.from_arrays(arrays, schema=target)

@@ -37,6 +37,7 @@ from cdc_lib.reading import ReadAhead, ReadBatch, Reading, log_batches
 from cdc_lib.recomputed import report_recomputed
 from cdc_lib.schema import TableId
 from cdc_lib.settling import Settling
+from cdc_lib.snapshot.on_executors import Executors
 from cdc_lib.snapshotting import Snapshots
 from cdc_lib.source import Source
 
@@ -46,6 +47,8 @@ HEARTBEAT_SECONDS = 60.0
 """Age of the last watermark from which on an idle run writes where it stands, so that the source lets go."""
 Retake = Sequence[TableId] | None
 """Tables to read again; None means all."""
+RELEASE_BYTES = 256 << 20
+"""Log that is committed from which on the source forgets it also in the middle of a run."""
 APPLY_SECONDS = 20.0
 """How far silver may stay behind bronze while there is more to read."""
 
@@ -88,7 +91,13 @@ class Capture:
         self.due = Due(context.pipeline, context.control, source)
         self._snapshots = Snapshots(self)
         self._settling = Settling(self)
+        self._executors: Executors | None = None
+        if context.pipeline.run.snapshot_on == "executors":
+            self._executors = Executors(
+                lambda: context.lake.spark, context.pipeline, context.metrics, context.stop
+            )
         self._applied_at = time.monotonic()
+        self._released: Position | None = None
         self.tables: list[TableId] = []
         self._ladder = Ladder(
             context.lake, context.control, context.pipeline, owner.lease, source.source_type
@@ -216,8 +225,22 @@ class Capture:
         """Only ever up to a watermark that is durable; what was read since does not count."""
         if self.standing.durable is not None and self.streaming:
             self.control.sync()
-            self.source.release(self.standing.durable)
+            self._forget(self.standing.durable)
         reach("released")
+
+    def _forget(self, durable: Position) -> None:
+        self.control.sync()
+        self.source.release(durable)
+        self._released = durable
+
+    def _let_go(self) -> None:
+        """In the thread that reads, which alone uses the log, between two stretches. A run over a long log or
+        a long snapshot, would otherwise read it from its beginning for each of them."""
+        durable, released = self.standing.durable, self._released
+        if durable is not None and released is not None and self.streaming:
+            behind = durable.bytes_since(released)
+            if behind is not None and behind > RELEASE_BYTES:
+                self._forget(durable)
 
     def _discover(self, tables: Sequence[TableId]) -> list[TableId]:
         new = self.standing.captured.discover(tables, self.due.first_state)
@@ -241,6 +264,7 @@ class Capture:
         watermark = self._ladder.watermark(self.standing.batch, position, "start")
         self.control.watermarks.commit(watermark)
         self.standing.stand_at(watermark, type(position))
+        self._released = self.standing.durable
 
     # -- step 4, the log
 
@@ -273,7 +297,9 @@ class Capture:
         if current is not None and not current < position:
             return
         self.standing.position = position
-        if due and self.standing.age() > HEARTBEAT_SECONDS:
+        durable = self.standing.durable
+        far = durable is not None and (position.bytes_since(durable) or 0) > RELEASE_BYTES
+        if far or (due and self.standing.age() > HEARTBEAT_SECONDS):
             self._owner.confirm()
             watermark = self._ladder.watermark(self.standing.batch, position, "heartbeat")
             self.control.watermarks.commit(watermark)
@@ -291,6 +317,8 @@ class Capture:
             self.progress,
             self.context.stop,
             batch_rows=float("inf") if endless else self.pipeline.run.batch_rows,
+            let_go=self._let_go,
+            executors=self._executors,
         )
 
     # -- steps 5 to 8

@@ -3,6 +3,10 @@
 Inert unless the environment names one: ``CDC_FAULT=<point>[:<nth>]`` and ``CDC_FAULT_ACTION`` of
 ``kill`` (SIGKILL, the default), ``raise`` or ``stop`` (SIGSTOP: a paused runner). Just before it acts, the
 point's name is appended to the file ``CDC_FAULT_LOG``, so that a test can assert that it was reached.
+
+In Spark's workers, which a test does not start, there is another way: ``CDC_FAULT_FLAGS`` names a folder,
+and the file ``<point>`` in it holds the action. Who reaches the point first takes the file away (it is then
+called ``<point>.<process id>``), so that the next attempt is left in peace.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 POINTS = (
     "recovered",
@@ -26,6 +31,8 @@ POINTS = (
     "silver.merged",
     "reported",
 )
+
+WORKER_POINTS = ("piece.opened", "piece.written")
 
 _hits: Counter[str] = Counter()
 
@@ -54,6 +61,24 @@ def reach(point: str) -> None:
         _act(point)
 
 
+def reach_in_worker(point: str) -> None:
+    """Mark that a Spark task reached ``point``; act if a flag lies there.
+
+    :raises ValueError: the point is not in :data:`WORKER_POINTS`.
+    """
+    folder = os.environ.get("CDC_FAULT_FLAGS")
+    if folder is None:
+        return
+    if point not in WORKER_POINTS:
+        raise ValueError(f"unknown fault point {point!r}")
+    taken = Path(folder) / f"{point}.{os.getpid()}"
+    try:
+        os.rename(Path(folder) / point, taken)
+    except FileNotFoundError:
+        return
+    _do(taken.read_text(encoding="utf-8").strip(), point)
+
+
 def _act(point: str) -> None:
     log = os.environ.get("CDC_FAULT_LOG")
     if log:
@@ -61,7 +86,10 @@ def _act(point: str) -> None:
             file.write(point + "\n")
             file.flush()
             os.fsync(file.fileno())
-    action = os.environ.get("CDC_FAULT_ACTION", "kill")
+    _do(os.environ.get("CDC_FAULT_ACTION", "kill"), point)
+
+
+def _do(action: str, point: str) -> None:
     if action == "raise":
         raise FaultInjected(point)
     os.kill(os.getpid(), signal.SIGSTOP if action == "stop" else signal.SIGKILL)

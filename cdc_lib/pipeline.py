@@ -248,6 +248,11 @@ class Limits(_Section):
         default="incremental",
         description="How tables are read whole: piece by piece while changes flow, or in one view.",
     )
+    snapshot_on: Literal["driver", "executors"] = Field(
+        default="driver",
+        description="Where pieces are read: by threads of the run's own process, or by Spark tasks, whose "
+        "machines must reach the source and target.staging.",
+    )
     lease_seconds: Count = Field(default=60, description="How long a silent runner keeps the pipeline.")
     poll_seconds: Count = Field(default=5, description="Pause between the batches of run --continuous.")
     commit_threads: Count = Field(default=4, description="Tables that are written at once.")

@@ -30,7 +30,8 @@ from cdc_lib.evolution import ColumnChange
 from cdc_lib.position import Position
 from cdc_lib.progress import Progress
 from cdc_lib.schema import TableId
-from cdc_lib.source import Chunk, SnapshotSession, Source
+from cdc_lib.snapshot.on_executors import Executors, Piece
+from cdc_lib.source import Chunk, SharedView, SnapshotSession, Source
 from cdc_lib.staging import CHUNK_LANE, BatchStage, StagedChange, StagedMessage
 
 
@@ -70,6 +71,11 @@ class Reading:
     """Ordinal of the first log row of a batch."""
     watch: Callable[[TableId, pa.RecordBatch], None] | None = None
     """Sees the rows that the log brings, table by table."""
+    let_go: Callable[[], None] = lambda: None
+    """Called before a stretch of log is read: the source forgets what is committed by now, and need not read
+    it again to find the stretch."""
+    executors: Executors | None = None
+    """Read the pieces of a snapshot, where that is not left to threads of this process."""
 
     def stage(self, number: int) -> BatchStage:
         skipped = self.pipeline.source["skipped.operations"]
@@ -90,6 +96,7 @@ def log_batches(reading: Reading, after: Position, upto: Position, number: int) 
     """The log range (after, upto] as staged batches numbered from ``number``; some may be empty, and then
     have no files."""
     while after < upto and not reading.stop.is_set():
+        reading.let_go()
         reader = reading.source.log(reading.tables, reading.captured.structures())
         for batch in _window(reading, reader.read(after, upto), after, number):
             # A batch that is empty is never sealed, so its number is free again: numbers have no gaps.
@@ -197,7 +204,10 @@ def chunk_batches(
             number += 1
             for chunk in group:
                 reading.observe(batch, SchemaChange(None, session.table(chunk.table)))
-            futures = [pool.submit(read_chunk, reading, session, batch, chunk) for chunk in group]
+            if reading.executors is not None and reading.source.capabilities.shared_views:
+                futures = [pool.submit(_read_shared, reading, session, batch, group)]
+            else:
+                futures = [pool.submit(read_chunk, reading, session, batch, chunk) for chunk in group]
             waiting.append((batch, futures))
             if len(waiting) > 1:
                 yield _finished(*waiting.pop(0))
@@ -227,6 +237,36 @@ def read_chunk(reading: Reading, pieces: ReadsPieces, batch: ReadBatch, chunk: C
             raise Interrupted(f"stopped while reading {entry.id}; this batch was not sealed")
     staged = batch.stage.touch(entry.table_id, entry.table, evolved=False)
     staged.chunks.append(chunk.number)
+
+
+def read_on_executors(
+    reading: Reading, batch: ReadBatch, chunks: Sequence[Chunk], view: SharedView | None = None
+) -> list[Chunk]:
+    """Stage pieces that Spark's workers read; those that were refused."""
+    pieces = []
+    for chunk in chunks:
+        entry = reading.captured[chunk.table]
+        assert entry.table is not None
+        pieces.append(Piece(chunk, entry.table_id, entry.table))
+    assert reading.executors is not None
+    before = {table_id: table.rows for table_id, table in batch.stage.tables.items()}
+    refused = reading.executors.read(batch.stage, batch.after, pieces, view)
+    for table_id, table in batch.stage.tables.items():
+        count = table.rows - before.get(table_id, 0)
+        reading.progress.rows(str(table.table.id), "snapshot", count)
+    return [piece.chunk for piece in refused]
+
+
+def _read_shared(
+    reading: Reading, session: SnapshotSession, batch: ReadBatch, group: Sequence[Chunk]
+) -> None:
+    """Pieces of one view. Those that somebody else's wish to alter a table keeps from joining it are read by
+    this process, whose sessions have held their locks from the beginning."""
+    refused = read_on_executors(reading, batch, group, session.share())
+    for table in {chunk.table for chunk in group}:
+        session.assert_unchanged(table)
+    for chunk in refused:
+        read_chunk(reading, session, batch, chunk)
 
 
 def _finished(batch: ReadBatch, futures: list[Future[None]]) -> ReadBatch:

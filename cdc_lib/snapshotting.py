@@ -168,8 +168,8 @@ class Snapshots:
                 for table_id, finished in done.items():
                     left.get(table_id, set()).difference_update(finished)
                 read = [entry for entry in waiting if not left[entry.table_id]]
-                for entry in read:
-                    whole = State.SETTLE if entry.table_id in unsettled else State.STREAMING
-                    capture.set_state([entry], whole)
+                # All at once: each call is a commit, and a window may bring hundreds of small tables.
+                capture.set_state([one for one in read if one.table_id in unsettled], State.SETTLE)
+                capture.set_state([one for one in read if one.table_id not in unsettled], State.STREAMING)
                 capture.context.check_stop()
         capture.context.check_stop()

@@ -42,6 +42,8 @@ class Capabilities:
     consistent_snapshot: bool = True
     key_range_chunks: bool = True
     truncate_events: bool = True
+    shared_views: bool = False
+    """Other processes can join the view of a snapshot (:meth:`SnapshotSession.share`)."""
     logical_messages: bool = False
 
 
@@ -132,6 +134,18 @@ class TableSession(ABC):
         self.close()
 
 
+@dataclass(frozen=True)
+class SharedView:
+    """A consistent view that sessions of other processes can join as long as the one that opened it lives.
+
+    ``name`` is the server's name for it, ``captured_us`` when it was opened, in microseconds since 1970.
+    """
+
+    name: str
+    position: Position
+    captured_us: int
+
+
 class SnapshotSession(TableSession):
     """One consistent view of some tables at one log position; structures cannot change while it is open.
 
@@ -143,6 +157,17 @@ class SnapshotSession(TableSession):
     @abstractmethod
     def rows(self, chunk: Chunk) -> Iterator[ChangeBatch]:
         """Rows of a chunk as ``op`` ``r``; ordinals start at 0. Called from several threads at once."""
+
+    def share(self) -> SharedView:
+        """The view, for :meth:`Source.joined`. Only where :class:`Capabilities` say so."""
+        raise NotImplementedError
+
+    def assert_unchanged(self, table: TableId) -> None:
+        """What others have read of a table in the shared view counts: nothing changed it up to now.
+
+        :raises RetryLater: something did.
+        """
+        raise NotImplementedError
 
 
 class PieceRefused(RetryLater):
@@ -269,6 +294,14 @@ class Source(ABC):
     @abstractmethod
     def incremental(self, spec: SnapshotSpec) -> IncrementalSession:
         """Read these tables in pieces while changes flow; only for tables with a key."""
+
+    def joined(self, view: SharedView, chunk: Chunk, expected: Table) -> Iterator[ChangeBatch]:
+        """Rows of a chunk, as :meth:`SnapshotSession.rows` gives them, in a view that another process opened.
+        Needs no :meth:`connect`. Only where :class:`Capabilities` say so.
+
+        :raises PieceRefused: somebody waits to alter the table; only who has locked it before can read it.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def log(self, tables: Sequence[TableId], schemas: Mapping[TableId, Table]) -> LogReader:

@@ -7,14 +7,11 @@ kill; if they are not whole, the log is read again. They are deleted after the c
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdc_lib.change import ChangeBatch
-from cdc_lib.errors import FixConfiguration, RetryLater
+from cdc_lib.errors import FixConfiguration
 from cdc_lib.facts import Facts, facts_of
 from cdc_lib.fingerprint import RowHash
 from cdc_lib.schema import Table
+from cdc_lib.staged_files import Part, PartWriter, PieceFile, is_whole, on_disk
 
 SPLIT_ROWS = 65_536
 """Rows of a table from which on its log rows go to two files, so that two Spark tasks share the append."""
@@ -35,16 +33,6 @@ LOG_BASE = 1 << 31
 """Ordinal of the first log row in a batch that also has pieces of a snapshot, which stand below."""
 MAX_ORDINAL = (1 << 32) - 1
 _MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True)
-class Part:
-    """One staged file: rows of one table under one schema version."""
-
-    path: str
-    rows: int
-    bytes: int
-    version: int
 
 
 @dataclass
@@ -102,58 +90,6 @@ class StagedBatch:
         return not (self.tables or self.messages or self.changes)
 
 
-class _Writer:
-    """The open file of one table, version and lane."""
-
-    def __init__(self, path: Path, schema: pa.Schema, version: int) -> None:
-        self.path = path
-        self.version = version
-        self.rows = 0
-        with _on_disk(path.parent):
-            self._file = pa.OSFile(str(path), "wb")
-            self._stream = pa.ipc.new_stream(self._file, schema)
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        with _on_disk(self.path.parent):
-            self._stream.write_batch(rows)
-        self.rows += rows.num_rows
-
-    def close(self) -> Part:
-        with _on_disk(self.path.parent):
-            self._stream.close()
-            self._file.close()
-            return Part(str(self.path), self.rows, self.path.stat().st_size, self.version)
-
-    def abandon(self) -> None:
-        """Let go of the file, which may be on a disk that takes nothing more."""
-        with suppress(OSError):
-            self._file.close()
-
-
-@contextmanager
-def _on_disk(folder: Path) -> Iterator[None]:
-    """
-    :raises RetryLater: the disk is full.
-    :raises FixConfiguration: the folder cannot be written at all.
-    """
-    try:
-        yield
-    except OSError as error:
-        why = os.strerror(error.errno) if error.errno else "the operating system refuses it"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RetryLater(
-                f"there is no room left in the staging folder {folder.parent}",
-                why=f"{why}; what was staged of this batch is deleted, what is committed stays",
-                remedy="make room there, or name a folder on a larger disk in target.staging, or lower "
-                "run.batch_rows; then run again",
-            ) from None
-        raise FixConfiguration(
-            f"the staging folder {folder.parent} cannot be written",
-            why=why,
-            remedy="let this process write there, or name another folder in target.staging",
-        ) from None
-
-
 class BatchStage:
     """The staging of batch ``number`` in ``folder``; safe to fill from several threads.
 
@@ -172,12 +108,13 @@ class BatchStage:
         self._log_base = log_base
         self._chunk_facts: dict[str, Facts] = {}
         self._skip = pa.array(sorted(skip), pa.string()) if skip else None
-        self._writers: dict[tuple[str, int, str], _Writer] = {}
+        self._writers: dict[tuple[str, int, str], PartWriter] = {}
+        self._adopted: list[tuple[str, Part]] = []
         self._hashes: dict[str, RowHash] = {}
         self._next_ordinal = 0
         self._lock = threading.Lock()
         shutil.rmtree(self.folder, ignore_errors=True)
-        with _on_disk(self.folder):
+        with on_disk(self.folder):
             self.folder.mkdir(parents=True)
 
     def touch(self, table_id: str, table: Table, *, evolved: bool) -> StagedTable:
@@ -205,6 +142,30 @@ class BatchStage:
             self._chunk_facts[table_id] = self._chunk_facts.get(table_id, Facts()) + found
             staged.rows += rows.num_rows
             self.rows += rows.num_rows
+
+    def adopt_chunk(self, table_id: str, number: int, table: Table, written: PieceFile) -> None:
+        """A piece whose rows another process has written to a file in :attr:`folder`.
+
+        :raises FixConfiguration: the file is not there as it was written.
+        """
+        part = written.part
+        if part.rows and not is_whole(part):
+            raise FixConfiguration(
+                f"what a Spark worker wrote to the staging folder {self.folder.parent} is not there",
+                why="workers and driver see different folders under this path",
+                remedy="name a folder in target.staging that all of them share, such as a volume",
+            )
+        staged = self.touch(table_id, table, evolved=False)
+        with self._lock:
+            if part.rows:
+                self._adopted.append((table_id, replace(part, base=self._next_ordinal)))
+            self._next_ordinal += part.rows
+            if self._next_ordinal > (self._log_base or MAX_ORDINAL):
+                raise OverflowError(f"the pieces of one batch have {self._next_ordinal:,} rows")
+            self._chunk_facts[table_id] = self._chunk_facts.get(table_id, Facts()) + written.facts
+            staged.chunks.append(number)
+            staged.rows += part.rows
+            self.rows += part.rows
 
     def add_log(self, table_id: str, batch: ChangeBatch, start: int) -> None:
         """Rows from the log; ``start`` is the reader's ordinal at which this batch begins."""
@@ -234,42 +195,42 @@ class BatchStage:
         the pieces count as not read."""
         staged = self.tables[table_id]
         self._chunk_facts[table_id] = Facts()
-        for key in [key for key in self._writers if key[0] == table_id and key[2].startswith(CHUNK_LANE)]:
-            writer = self._writers.pop(key)
-            part = writer.close()
+        for part in self._pieces_of(table_id):
             staged.rows -= part.rows
             self.rows -= part.rows
             if keeps is not None:
-                self._rewrite(key, part, keeps)
-            writer.path.unlink()
+                self._rewrite(table_id, part, keeps)
+            Path(part.path).unlink()
         if keeps is None:
             staged.chunks.clear()
 
-    def _rewrite(
-        self,
-        key: tuple[str, int, str],
-        part: Part,
-        keeps: Callable[[pa.RecordBatch], pa.RecordBatch],
-    ) -> None:
-        table_id, version, lane = key
-        staged = self.tables[table_id]
+    def _pieces_of(self, table_id: str) -> list[Part]:
+        """The finished files of a table's pieces, which no longer belong to the batch."""
+        lanes = [key for key in self._writers if key[0] == table_id and key[2].startswith(CHUNK_LANE)]
+        adopted = [part for owner, part in self._adopted if owner == table_id]
+        self._adopted = [each for each in self._adopted if each[0] != table_id]
+        return [*(self._writers.pop(lane).close() for lane in lanes), *adopted]
+
+    def _rewrite(self, table_id: str, part: Part, keeps: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+        staged, old = self.tables[table_id], Path(part.path)
         with pa.OSFile(part.path) as file, pa.ipc.open_stream(file) as stream:
-            again = _Writer(self.folder / f"{table_id}-{version}-kept-{lane}.arrow", stream.schema, version)
+            again = PartWriter(old.with_name(f"kept-{old.name}"), stream.schema, part.version, part.base)
             for rows in stream:
                 kept = keeps(rows)
                 again.write(kept)
                 self._chunk_facts[table_id] += facts_of(kept, staged.table, self.number)
-        self._writers[table_id, version, f"kept-{lane}"] = again
+        self._writers[table_id, part.version, again.path.name] = again
         staged.rows += again.rows
         self.rows += again.rows
 
     def close(self) -> None:
         """Finish all files and write the manifest; tables with nothing new drop out."""
-        for (table_id, _, _), writer in self._writers.items():
-            part = writer.close()
+        written = [(key[0], writer.close()) for key, writer in self._writers.items()]
+        for table_id, part in (*written, *self._adopted):
             if part.rows:
                 self.tables[table_id].parts.append(part)
         self._writers.clear()
+        self._adopted.clear()
         for table_id, facts in self._chunk_facts.items():
             self.tables[table_id].facts += facts
         self._chunk_facts.clear()
@@ -285,7 +246,7 @@ class BatchStage:
             "changes": [asdict(change) for change in self.changes],
             "committed_us": self.committed_us,
         }
-        with _on_disk(self.folder):
+        with on_disk(self.folder):
             (self.folder / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
     def contents(self) -> StagedBatch:
@@ -299,12 +260,12 @@ class BatchStage:
         self._writers.clear()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _writer(self, table_id: str, batch: ChangeBatch, lane: str) -> _Writer:
+    def _writer(self, table_id: str, batch: ChangeBatch, lane: str) -> PartWriter:
         key = (table_id, batch.table.version, lane)
         writer = self._writers.get(key)
         if writer is None:
             path = self.folder / f"{table_id}-{batch.table.version}-{lane}.arrow"
-            writer = self._writers[key] = _Writer(path, batch.rows.schema, batch.table.version)
+            writer = self._writers[key] = PartWriter(path, batch.rows.schema, batch.table.version)
         return writer
 
 
@@ -318,7 +279,7 @@ def load_whole(folder: Path, number: int) -> StagedBatch | None:
     if manifest["boot"] != boot_id():
         return None
     tables = [_from_dict(data) for data in manifest["tables"]]
-    if not all(_is_whole(part) for table in tables for part in table.parts):
+    if not all(is_whole(part) for table in tables for part in table.parts):
         return None
     messages = [StagedMessage(**message) for message in manifest["messages"]]
     changes = [StagedChange(**change) for change in manifest["changes"]]
@@ -352,13 +313,6 @@ def _rebase(rows: pa.RecordBatch, base: int) -> pa.RecordBatch:
     if moved[-1].as_py() > MAX_ORDINAL:
         raise OverflowError(f"more than {MAX_ORDINAL:,} rows in one batch")
     return rows.set_column(index, rows.schema.field(index), moved)
-
-
-def _is_whole(part: Part) -> bool:
-    try:
-        return Path(part.path).stat().st_size == part.bytes
-    except OSError:
-        return False
 
 
 def _to_dict(table: StagedTable) -> dict[str, Any]:

@@ -8,6 +8,7 @@ has one resource a file, ``parts/`` what jobs share. What there is one of for al
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from databricks.bundles.volumes import Volume
 
 from cdc_lib.errors import FixConfiguration
 from resources.captured import Captured, key_of, pipeline_files, read_captured
+from resources.fan_out import FanOut
 from resources.templates import FOLDER, filled, joined, read, without_nobody
 
 PIPELINES = FOLDER.parent / "pipelines"
@@ -37,23 +39,31 @@ def load_resources(bundle: Bundle) -> Resources:
             resources.add_diagnostic_error(
                 f"variable {name} is empty", detail=f"target {bundle.target} needs it: --var {name}=..."
             )
+    many: dict[str, FanOut] = {}
     for path in pipeline_files(PIPELINES):
         try:
-            _Deployment(read_captured(path), bundle, resources).add()
+            _Deployment(read_captured(path), bundle, resources, many).add()
         except FixConfiguration as error:
             resources.add_diagnostic_error(
                 error.what, detail=f"{error.why}. To do: {error.remedy}", location=_location(path)
             )
+    for engine, fan_out in many.items():
+        content = without_nobody(fan_out.job(), bundle.variables)
+        place = _location(FOLDER / "fan_out" / "capture.job.yml")
+        resources.add_job(f"many_{engine}_capture", Job.from_dict(content), location=place)
     return resources
 
 
 class _Deployment:
     """The resources of one captured database."""
 
-    def __init__(self, captured: Captured, bundle: Bundle, resources: Resources) -> None:
+    def __init__(
+        self, captured: Captured, bundle: Bundle, resources: Resources, many: dict[str, FanOut]
+    ) -> None:
         self._captured = captured
         self._bundle = bundle
         self._resources = resources
+        self._many = many
         self._key = key_of(captured.name)
         self._apart = self._is_in("separate_silver")
         self._names = {
@@ -72,15 +82,38 @@ class _Deployment:
         :raises FixConfiguration: another pipeline has the same name, or a schema of it.
         """
         self._refuse_twins()
+        self._refuse_executors_without_network()
         for layer, schema in self._captured.schemas.items():
             content, location = self._content(f"{layer}.schema.yml")
             self._resources.add_schema(key_of(schema), Schema.from_dict(content), location=location)
         content, location = self._content("staging.volume.yml")
         key = f"{self._names['control_key']}_staging"
         self._resources.add_volume(key, Volume.from_dict(content), location=location)
-        for verb in ("capture", "upkeep", *(("apply",) if self._apart else ())):
+        if shared := self._is_in("fan_out"):
+            self._fan_out()
+        own = () if shared else ("capture",)
+        for verb in (*own, "upkeep", *(("apply",) if self._apart else ())):
             content, location = self._content(f"{verb}.job.yml", self._parts())
             self._resources.add_job(f"{self._key}_{verb}", Job.from_dict(content), location=location)
+
+    def _fan_out(self) -> None:
+        if self._is_in("on_cluster"):
+            raise FixConfiguration(
+                f"{self._captured.file} cannot be deployed",
+                why="it is in fan_out and in on_cluster, and runs that share a job would share one machine",
+                remedy="take it out of one of these variables",
+            )
+        parts, engine = filled(self._parts(), self._names), self._captured.engine
+        fan_out = self._many.setdefault(engine, FanOut(engine, self._parts()))
+        fan_out.add(self._captured.file.name, self._names["verb"], parts)
+
+    def _refuse_executors_without_network(self) -> None:
+        if self._captured.on_executors and not self._is_in("on_cluster"):
+            raise FixConfiguration(
+                f"{self._captured.file} cannot be deployed",
+                why="run.snapshot_on is executors, and on serverless compute these have no network",
+                remedy=f"--var on_cluster={self._captured.name}, with --var workers=N, or leave it at driver",
+            )
 
     def _refuse_twins(self) -> None:
         taken = {f"{self._key}_capture"} & self._resources.jobs.keys()
@@ -111,12 +144,17 @@ class _Deployment:
         if not self._is_in("on_cluster"):
             return _mapping(joined(every, read("parts/serverless.yml")))
         packages = [{"pypi": {"package": name}} for name in extras(self._captured.engine, "databricks")]
-        return _mapping(joined(joined(every, read("parts/cluster.yml")), {"task": {"libraries": packages}}))
+        cluster = read("parts/cluster.yml")
+        if str(self._bundle.variables.get("workers") or 0) != "0":
+            for each in cluster["job"]["job_clusters"]:
+                del each["new_cluster"]["is_single_node"]
+                each["new_cluster"]["num_workers"] = "${var.workers}"
+        return _mapping(joined(joined(every, cluster), {"task": {"libraries": packages}}))
 
     def _is_in(self, variable: str) -> bool:
         """Whether a variable that lists pipelines lists this one."""
         words = str(self._bundle.variables.get(variable) or "").replace(",", " ").split()
-        return "*" in words or self._captured.name in words
+        return any(fnmatchcase(self._captured.name, word) for word in words)
 
 
 def extras(*names: str) -> list[str]:

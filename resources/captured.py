@@ -32,6 +32,8 @@ class Captured:
     bronze: str
     silver: str
     control: str
+    on_executors: bool = False
+    """Its snapshots are read by Spark's workers, which serverless compute keeps from any network."""
 
     @property
     def schemas(self) -> Mapping[str, str]:
@@ -63,7 +65,8 @@ def read_captured(path: Path) -> Captured:
     catalog = _text(path, target, "catalog")
     named = {layer: _text(path, target, layer) for layer in layer_schemas(name)} if catalog else {}
     schemas = {layer: named.get(layer) or schema for layer, schema in layer_schemas(name).items()}
-    return Captured(path, name, ENGINE_NAMES[engine], catalog, **schemas)
+    on_executors = _text(path, _section(document.data.get("run")), "snapshot_on") == "executors"
+    return Captured(path, name, ENGINE_NAMES[engine], catalog, **schemas, on_executors=on_executors)
 
 
 def key_of(name: str) -> str:

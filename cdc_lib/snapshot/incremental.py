@@ -18,7 +18,7 @@ import pyarrow as pa
 from cdc_lib.change import ChangeBatch, SchemaChange
 from cdc_lib.errors import RetryLater
 from cdc_lib.position import Position
-from cdc_lib.reading import ReadBatch, Reading, read_chunk, stage_range
+from cdc_lib.reading import ReadBatch, Reading, read_chunk, read_on_executors, stage_range
 from cdc_lib.schema import Table, TableId
 from cdc_lib.snapshot.window import Changes
 from cdc_lib.source import Chunk, IncrementalSession, PieceRefused
@@ -39,6 +39,7 @@ def window_batches(
     refused = 0
     with ThreadPoolExecutor(reading.pipeline.run.threads, "cdc-snapshot") as pool:
         while left and not reading.stop.is_set():
+            reading.let_go()
             group = _next(left, reading.batch_rows)
             batch = ReadBatch(reading.stage(number), after, after)
             window = _Window(reading, session, pool, batch)
@@ -104,13 +105,29 @@ class _Window:
             for table in _tables(group):
                 self._reading.observe(self._batch, SchemaChange(None, self._session.table(table)))
             return list(group)
-        futures = [self._pool.submit(read_chunk, self._reading, self, self._batch, one) for one in group]
-        _raise_first(futures)
+        self._read_pieces(group)
         # Only now: what a piece showed is in the log up to here.
         upto = self._now()
         self._changes = {table: Changes(self._structure(table)) for table in _tables(group)}
         stage_range(replace(self._reading, watch=self._note), self._batch, upto)
         return self._drop_superseded(group)
+
+    def _read_pieces(self, group: Sequence[Chunk]) -> None:
+        """All of them, wherever; a few keys are no work for a job."""
+        here: list[Chunk] = []
+        there: list[Chunk] = []
+        for chunk in group:
+            (here if self._reading.executors is None or chunk.keys is not None else there).append(chunk)
+        futures = [self._pool.submit(read_chunk, self._reading, self, self._batch, one) for one in here]
+        if there:
+            futures.append(self._pool.submit(self._on_executors, there))
+        _raise_first(futures)
+
+    def _on_executors(self, chunks: Sequence[Chunk]) -> None:
+        if refused := read_on_executors(self._reading, self._batch, chunks):
+            raise PieceRefused(
+                f"{refused[0].table} changed its structure", remedy="nothing: the piece is read again"
+            )
 
     def rows(self, chunk: Chunk) -> Iterator[ChangeBatch]:
         """What :func:`~cdc_lib.reading.read_chunk` stages."""

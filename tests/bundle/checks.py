@@ -7,6 +7,7 @@ what it would find, and what it would not: words that ``cdc`` does not know, a p
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
@@ -40,7 +41,11 @@ PRESETS = {
     "jobs_max_concurrent_runs",
 }
 LEVELS = {"CAN_MANAGE", "CAN_VIEW", "CAN_RUN"}
-READ_BY_PYTHON = {"separate_silver", "on_cluster"}
+READ_BY_PYTHON = {"separate_silver", "on_cluster", "fan_out", "workers"}
+INPUTS = 5000
+"""Characters that the inputs of a loop may have (documentation of for_each_task, the lowest figure in it)."""
+PREFIXES = 4 * 20
+"""Characters that a developer's prefix can add to one input: four names of schemas."""
 KNOWN = {
     "bundle.name",
     "bundle.target",
@@ -79,9 +84,23 @@ def jobs(config: Config) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def tasks(config: Config) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Those that run something: of a loop, what it repeats."""
     for key, job in jobs(config):
         for task in job["tasks"]:
-            yield f"{key}.{task['task_key']}", job, task
+            inner = task.get("for_each_task", {}).get("task", task)
+            yield f"{key}.{inner['task_key']}", job, inner
+
+
+def loops(config: Config) -> Iterator[tuple[str, Mapping[str, Any], list[Mapping[str, str]]]]:
+    """Loops over inputs, with these, unless they are no list of mappings (see :func:`inputs`)."""
+    for key, job in jobs(config):
+        for task in job["tasks"]:
+            if "for_each_task" in task:
+                loop = task["for_each_task"]
+                try:
+                    yield f"{key}.{task['task_key']}", loop, json.loads(loop["inputs"])
+                except ValueError:
+                    yield f"{key}.{task['task_key']}", loop, []
 
 
 # -- structure
@@ -153,6 +172,7 @@ def parameters(config: Config) -> Iterator[str]:
     for key, job in jobs(config):
         declared = {parameter["name"] for parameter in job.get("parameters", [])}
         used = {found.strip() for text in texts(job["tasks"]) for found in _PARAMETER.findall(text)}
+        used = {name for name in used if not name.startswith("input.")}
         yield from (
             f"{key}: no parameter behind {name}"
             for name in used - {f"job.parameters.{name}" for name in declared}
@@ -161,6 +181,20 @@ def parameters(config: Config) -> Iterator[str]:
             f"{key}: parameter {name} is not used"
             for name in declared - {name.rpartition(".")[2] for name in used}
         )
+
+
+def inputs(config: Config) -> Iterator[str]:
+    """Inputs of a loop: a list, short enough, with what its task asks for, and nothing that it does not."""
+    for name, loop, items in loops(config):
+        if not items:
+            yield f"{name}: its inputs are no list, or an empty one"
+        if len(_sample(loop["inputs"], {}, config)) + PREFIXES * len(items) > INPUTS:
+            yield f"{name}: its inputs are longer than {INPUTS} characters"
+        asked = {found.strip() for text in texts(loop["task"]) for found in _PARAMETER.findall(text)}
+        asked = {found.removeprefix("input.") for found in asked if found.startswith("input.")}
+        for item in items:
+            yield from (f"{name}: nothing behind {{{{input.{field}}}}}" for field in asked - item.keys())
+            yield from (f"{name}: input {field} is not used" for field in item.keys() - asked)
 
 
 # -- jobs
@@ -251,22 +285,25 @@ def words(config: Config) -> Iterator[str]:
     """The words of a task, parsed by our own command line; its pipeline file, read with its target."""
     command = get_command(app)
     for name, job, task in tasks(config):
-        given = {item["name"]: item["default"] for item in job.get("parameters", [])}
-        line = [_sample(text, given, config) for text in task["python_wheel_task"].get("parameters", [])]
-        try:
-            group = command.make_context("cdc", list(line))
-            verb, inner, rest = command.resolve_command(group, [*group._protected_args, *group.args])
-            asked = inner.make_context(verb, rest, parent=group).params
-        except UsageError as error:
-            yield f"{name}: cdc does not take {' '.join(line)}: {error}"
-            continue
-        yield from (f"{name}: {text}" for text in _opened(group.params, asked, config))
+        given = {f"job.parameters.{item['name']}": item["default"] for item in job.get("parameters", [])}
+        repeated = [items for _, loop, items in loops(config) if loop["task"] is task]
+        for item in repeated[0] if repeated else [{}]:
+            values = given | {f"input.{field}": value for field, value in item.items()}
+            line = [_sample(text, values, config) for text in task["python_wheel_task"].get("parameters", [])]
+            try:
+                group = command.make_context("cdc", list(line))
+                verb, inner, rest = command.resolve_command(group, [*group._protected_args, *group.args])
+                asked = inner.make_context(verb, rest, parent=group).params
+            except UsageError as error:
+                yield f"{name}: cdc does not take {' '.join(line)}: {error}"
+                continue
+            yield from (f"{name}: {text}" for text in _opened(group.params, asked, config))
 
 
 def _sample(text: str, given: Mapping[str, str], config: Config) -> str:
     """A word as the task would get it, with the names that resources have before a target prefixes them."""
-    for name, default in given.items():
-        text = text.replace("{{job.parameters." + name + "}}", default)
+    for name, value in given.items():
+        text = text.replace("{{" + name + "}}", value)
     for path in re.findall(r"\$\{resources\.([^{}]*)\}", text):
         kind, key, field = path.split(".")
         value = config["resources"].get(kind, {}).get(key, {}).get(field, "")
@@ -374,6 +411,7 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     references,
     variables,
     parameters,
+    inputs,
     job_rules,
     schedules,
     compute,

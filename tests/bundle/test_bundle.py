@@ -12,7 +12,7 @@ from databricks.bundles.core import Bundle
 
 import resources
 from tests.bundle.built import Wheel
-from tests.bundle.checks import complaints, texts
+from tests.bundle.checks import complaints, loops, texts
 from tests.bundle.merged import ROOT, LoadError, bundle_for, databricks_yml, values_of
 
 FILLED = {
@@ -26,6 +26,8 @@ CHOICES = [
     {"separate_silver": "*"},
     {"on_cluster": "*"},
     {"separate_silver": "shop", "on_cluster": "shop"},
+    {"fan_out": "*"},
+    {"fan_out": "sh*", "separate_silver": "*"},
 ]
 
 SECOND = """\
@@ -101,6 +103,24 @@ def test_serverless_or_a_cluster() -> None:
     assert "environments" not in cluster
 
 
+def test_a_cluster_with_workers_for_snapshots_on_executors(wheel: Wheel) -> None:
+    alone, several = (
+        config["resources"]["jobs"]["shop_capture"]["job_clusters"][0]["new_cluster"]
+        for config in (bundle_for("dev", on_cluster="*"), bundle_for("dev", on_cluster="*", workers="4"))
+    )
+    assert (alone.get("is_single_node"), alone.get("num_workers")) == (True, None)
+    assert (several.get("is_single_node"), several.get("num_workers")) == (None, "${var.workers}")
+    assert complaints(bundle_for("dev", on_cluster="*", workers="4"), wheel) == []
+
+
+def test_executors_need_a_cluster(pipelines: Path) -> None:
+    """On serverless compute they have no network (its documented limitations)."""
+    (pipelines / "stock.yml").write_text(SECOND + "run: {snapshot_on: executors}\n")
+    with pytest.raises(LoadError, match=r"these have no network.*on_cluster=stock"):
+        bundle_for("dev")
+    assert "stock_capture" in bundle_for("dev", on_cluster="stock", workers="4")["resources"]["jobs"]
+
+
 def test_data_is_kept_elsewhere_than_in_a_developers_copy() -> None:
     def kept(target: str) -> set[bool]:
         schemas = bundle_for(target, **FILLED)["resources"]["schemas"].values()
@@ -124,6 +144,27 @@ def test_another_database_is_one_more_file(pipelines: Path, wheel: Wheel) -> Non
     assert {"stock_bronze", "stock", "stock_cdc"} <= config["resources"]["schemas"].keys()
     # All but the file's being in the repository's folder, from which the workspace gets it.
     assert [text for text in complaints(config, wheel) if "there is no" not in text] == []
+
+
+def test_many_pipelines_share_a_job(pipelines: Path, wheel: Wheel) -> None:
+    (pipelines / "shop.yml").write_text((ROOT / "pipelines" / "shop.yml").read_text())
+    for number in range(30):
+        name = f"tenant_with_a_long_name_{number:02}"
+        (pipelines / f"{name}.yml").write_text(SECOND.replace("stock", name))
+    config = bundle_for("dev", fan_out="tenant_*", separate_silver="*_07")
+    found = config["resources"]["jobs"]
+    assert not [key for key in found if key.startswith("tenant") and key.endswith("capture")]
+    assert {"shop_capture", "many_postgresql_capture", "tenant_with_a_long_name_07_apply"} <= found.keys()
+    inputs = [item for _, _, items in loops(config) for item in items]
+    assert [item["file"] for item in inputs] == [f"tenant_with_a_long_name_{n:02}.yml" for n in range(30)]
+    assert [item["command"] for item in inputs].count("capture") == 1
+    assert inputs[3]["control"] == "${resources.schemas.tenant_with_a_long_name_03_cdc.name}"
+    assert [text for text in complaints(config, wheel) if "there is no" not in text] == []
+
+
+def test_runs_that_share_a_job_do_not_share_a_machine() -> None:
+    with pytest.raises(LoadError, match="in fan_out and in on_cluster"):
+        bundle_for("dev", fan_out="shop", on_cluster="shop")
 
 
 def test_the_schemas_a_file_names_are_the_ones_deployed(pipelines: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -198,6 +199,39 @@ def test_a_planted_mistake_is_found(name: str, right: Config, wheel: Wheel) -> N
     assert config != right, "the mistake was not made"
     found = complaints(config, wheel)
     assert any(said in complaint for complaint in found), found
+
+
+def loop(config: Config) -> Any:
+    return config["resources"]["jobs"]["many_postgresql_capture"]["tasks"][0]["for_each_task"]
+
+
+def rename(config: Config, old: str, new: str) -> None:
+    loop(config)["inputs"] = loop(config)["inputs"].replace(f'"{old}"', f'"{new}"')
+
+
+LOOP_MISTAKES: dict[str, tuple[Callable[[Config], object], str]] = {
+    "inputs that are no list": (lambda c: loop(c).update(inputs="shop"), "no list"),
+    "no inputs": (lambda c: loop(c).update(inputs="[]"), "an empty one"),
+    "inputs that are too long": (
+        lambda c: loop(c).update(inputs=json.dumps(json.loads(loop(c)["inputs"]) * 30)),
+        "longer than 5000",
+    ),
+    "input that is not there": (lambda c: rename(c, "bronze", "brnze"), "nothing behind {{input.bronze}}"),
+    "input that nobody uses": (lambda c: rename(c, "bronze", "brnze"), "input brnze is not used"),
+    "file of an input that does not exist": (lambda c: rename(c, "shop.yml", "shp.yml"), "there is no"),
+    "unknown field of a loop": (lambda c: loop(c).update(parallel=3), "parallel"),
+    "unknown verb in a loop": (lambda c: rename(c, "run", "sync"), "cdc does not take"),
+    "retries inside a loop": (lambda c: loop(c)["task"].update(max_retries=2), "would be retried"),
+}
+
+
+@pytest.mark.parametrize("name", LOOP_MISTAKES)
+def test_a_planted_mistake_in_a_loop_is_found(name: str, wheel: Wheel) -> None:
+    plant, said = LOOP_MISTAKES[name]
+    config = bundle_for("dev", fan_out="shop")
+    assert complaints(config, wheel) == []
+    plant(config)
+    assert any(said in complaint for complaint in complaints(config, wheel))
 
 
 def test_without_a_mistake_there_is_no_complaint(right: Config, wheel: Wheel) -> None:

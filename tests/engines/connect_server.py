@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -57,21 +57,38 @@ class RunFailed(AssertionError):
 
 
 class ConnectServer:
-    """The process, as a test sees it; a context manager."""
+    """The process, as a test sees it; a context manager.
 
-    def __init__(self, log: Path) -> None:
+    :param master: ``local-cluster[...]`` for executors that are processes of their own.
+    :param settings: of Spark, beside ours.
+    :param environment: of the process, and so of what it starts.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        master: str = "local[2]",
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._log = log.open("ab")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.engines.connect_server"],
+            [sys.executable, "-m", "tests.engines.connect_server", master, json.dumps(settings or {})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             cwd=Path(__file__).resolve().parents[2],
             # Other processes clear old logs out of the common cache folder.
-            env={**without_spark(), "CDC_JARS": str(jars_folder()), "XDG_CACHE_HOME": str(log.parent)},
+            env={
+                **without_spark(),
+                "CDC_JARS": str(jars_folder()),
+                "XDG_CACHE_HOME": str(log.parent),
+                **(environment or {}),
+            },
             # A session of its own: a Ctrl-C must not reach the JVM before the tests are done with it.
             start_new_session=True,
         )
+        self.pid = self._process.pid
         self.remote = str(self._answer()["remote"])
 
     def __enter__(self) -> Self:
@@ -117,6 +134,16 @@ class ConnectServer:
         return answer
 
 
+def own_spark_home(folder: Path) -> dict[str, str]:
+    """What the environment of a local cluster needs: it starts its executors from, and lets them write into,
+    a Spark of its own, where a package from PyPI has neither the layout nor the rights for it."""
+    import pyspark
+
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        (folder / entry.name).symlink_to(entry)
+    return {"SPARK_HOME": str(folder), "SPARK_SCALA_VERSION": "2.13"}
+
+
 def without_spark() -> dict[str, str]:
     """The environment without what a Spark session in this process has left there for its own workers."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
@@ -129,7 +156,9 @@ def _serve() -> None:
     from cdc_lib.spark_session import start_local
 
     port = _free_port()
-    spark = start_local(master="local[2]", extra={**_SETTINGS, "spark.connect.grpc.binding.port": str(port)})
+    master, settings = sys.argv[1], json.loads(sys.argv[2])
+    extra = {**_SETTINGS, "spark.connect.grpc.binding.port": str(port), **settings}
+    spark = start_local(master=master, extra=extra)
     answers.write(json.dumps({"remote": f"sc://127.0.0.1:{port}"}).encode() + b"\n")
     for line in sys.stdin.buffer:
         request = json.loads(line)

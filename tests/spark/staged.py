@@ -12,7 +12,8 @@ from cdc_lib import bronze
 from cdc_lib.change import change_schema
 from cdc_lib.delta import Lake, TableRef, Txn
 from cdc_lib.schema import Column, Table, TableId
-from cdc_lib.staging import Part, StagedTable
+from cdc_lib.staged_files import Part
+from cdc_lib.staging import StagedTable
 
 SOURCE = pa.struct([pa.field("ts_ms", pa.int64()), pa.field("snapshot", pa.string())])
 INCARNATION = "incarnation-1"

@@ -28,11 +28,12 @@ VALUES = {
     "fingerprint",
 }
 CONFIG = {"config", "pipeline", "source_section", "properties", "kafka_properties", "secrets", "yaml_source"}
-CONFIG |= {"json_schema", "properties_page"}
+CONFIG |= {"json_schema", "properties_page", "handover"}
 SOURCE = {"source", "embedded"}
 TABLES = {"delta", "delta_direct", "delta_log", "named_tables", "nested_types", "own_sessions", "table_ref"}
 TABLES |= {"spark_session", "java"}
 LAYERS = {"control", "bronze", "bronze_reader", "bronze_direct", "silver", "views", "staging", "transforms"}
+LAYERS |= {"staged_files"}
 RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot", "due"}
 RUNNER |= {
     "metrics",

@@ -26,7 +26,7 @@ from cdc_lib.change import ChangeBatch
 from cdc_lib.errors import FixConfiguration, RetryLater
 from cdc_lib.pipeline import SourceConfig
 from cdc_lib.schema import Table, TableId
-from cdc_lib.source import Chunk, SnapshotSession, SnapshotSpec
+from cdc_lib.source import Chunk, SharedView, SnapshotSession, SnapshotSpec
 from cdc_lib.sources.postgresql import catalog, chunks
 from cdc_lib.sources.postgresql.connection import connect, connect_replication, execute, rows
 from cdc_lib.sources.postgresql.copying import CopyStream
@@ -38,7 +38,6 @@ from cdc_lib.sources.postgresql.server import current_position
 from cdc_lib.sources.postgresql.shape import Shape
 from cdc_lib.sources.postgresql.slot import (
     CREATE_SECONDS,
-    CreatedSlot,
     HeldUp,
     create_slot,
     naming_blockers,
@@ -161,8 +160,11 @@ class PostgresSnapshot(SnapshotSession):
             slot = create_slot(connection, slot_name, temporary=temporary, held_up=self._held_up)
             assert self._planner is not None
             for reader in (self._planner, *self._workers):
-                self._import(reader, slot)
+                with translated("the exported snapshot cannot be opened"):
+                    execute(reader, "SET TRANSACTION SNAPSHOT %s", (slot.snapshot,))
         for worker in self._workers:
+            with translated("the view cannot be kept"):
+                execute(worker, "SAVEPOINT chunk")
             self._idle.put(worker)
         unseen = View.of(self._planner).ahead_of(View.of(self._control))
         self.position = replace(here.at(slot.consistent_point), unseen=unseen)
@@ -194,6 +196,14 @@ class PostgresSnapshot(SnapshotSession):
             self._rewind(worker)
             self._idle.put(worker)
         self.assert_unchanged(chunk.table)
+
+    def share(self) -> SharedView:
+        """The name holds as long as the planner's transaction, which takes no savepoints: inside one the
+        server exports nothing."""
+        assert self._planner is not None
+        with self._planning, translated("the view cannot be shared"):
+            [(name,)] = rows(self._planner, "SELECT pg_catalog.pg_export_snapshot()")
+        return SharedView(name, self.position, self._captured_us)
 
     def assert_unchanged(self, table: TableId) -> None:
         """The locks were held all the time, and the table is stored where it was.
@@ -231,11 +241,6 @@ class PostgresSnapshot(SnapshotSession):
                     remedy="correct table.include.list, or create the table",
                 )
         return found
-
-    def _import(self, connection: Connection, slot: CreatedSlot) -> None:
-        with translated("the exported snapshot cannot be opened"):
-            execute(connection, "SET TRANSACTION SNAPSHOT %s", (slot.snapshot,))
-            execute(connection, "SAVEPOINT chunk")
 
     def _describe(self) -> None:
         """What the lock keeps from changing, which is therefore what the view shows."""

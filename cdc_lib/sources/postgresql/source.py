@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
+from cdc_lib.change import ChangeBatch
 from cdc_lib.errors import CdcError, FixConfiguration
 from cdc_lib.pipeline import SourceConfig
 from cdc_lib.position import Position
@@ -21,12 +22,13 @@ from cdc_lib.source import (
     IncrementalSession,
     LogReader,
     Preparation,
+    SharedView,
     SnapshotSession,
     SnapshotSpec,
     Source,
     Span,
 )
-from cdc_lib.sources.postgresql import catalog, check, chunks, publication, server, slot
+from cdc_lib.sources.postgresql import catalog, check, chunks, joining, publication, server, slot
 from cdc_lib.sources.postgresql.connection import connect, connect_replication, execute
 from cdc_lib.sources.postgresql.envelope import SOURCE
 from cdc_lib.sources.postgresql.errors import translated
@@ -53,7 +55,7 @@ class PostgresSource(Source):
     One ``LogReader.read`` opens ``config.window_bytes`` of log at most.
     """
 
-    capabilities = Capabilities(logical_messages=True)
+    capabilities = Capabilities(logical_messages=True, shared_views=True)
     position_type = PostgresPosition
     source_type: ClassVar[pa.DataType] = SOURCE
     _connection: Connection | None = None
@@ -204,6 +206,9 @@ class PostgresSource(Source):
         session = PostgresSnapshot(self.config, self._control, spec)
         session.open()
         return session
+
+    def joined(self, view: SharedView, chunk: Chunk, expected: Table) -> Iterator[ChangeBatch]:
+        return joining.rows_of(self.config, view, chunk, expected)
 
     def log(self, tables: Sequence[TableId], schemas: Mapping[TableId, Table]) -> LogReader:
         return PostgresLog(self.config, self._control, self._rules(tables), schemas)

@@ -173,6 +173,7 @@ EDITS = [
     ("threads: 2", "threads: 0", ["run.threads (line 18): expected a number greater than 0"]),
     ("threads: 2", "threads: true", ["run.threads (line 18): expected a whole number"]),
     ("threads: 2", "threads: two", ["run.threads (line 18): expected a whole number"]),
+    ("threads: 2", "snapshot_on: executor", ["run.snapshot_on (line 18): expected 'driver' or 'executors'"]),
     ("threads: 2", "thread: 2", ["run.thread (line 18): unknown key; did you mean threads?"]),
     ("run: {threads: 2}", "run: 2", ["run (line 18): expected keys with values"]),
     ("run: {threads: 2}", "runs: {threads: 2}", ["runs (line 18): unknown key; did you mean run?"]),
