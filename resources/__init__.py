@@ -1,8 +1,9 @@
 """What the bundle deploys for each captured database, called by ``databricks bundle`` (see databricks.yml).
 
 A file under ``pipelines/`` is all it takes: three schemas, a staging volume, a capture job, one for upkeep,
-and one for silver if that has a schedule of its own. What these look like stands in YAML: ``per_pipeline/``
-has one resource a file, ``parts/`` what jobs share. What there is one of for all stands beside this file.
+and for silver, if that is apart, a job with a schedule of its own or a declarative pipeline. What these look
+like stands in YAML: ``per_pipeline/`` has one resource a file, ``parts/`` what jobs share. What there is one
+of for all stands beside this file.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from databricks.bundles.core import Bundle, Location, Resources
 from databricks.bundles.jobs import Job
+from databricks.bundles.pipelines import Pipeline
 from databricks.bundles.schemas import Schema
 from databricks.bundles.volumes import Volume
 
@@ -21,6 +23,8 @@ from cdc_lib.errors import FixConfiguration
 from resources.captured import Captured, key_of, pipeline_files, read_captured
 from resources.templates import FOLDER, filled, joined, read, without_nobody
 
+WRITES_SILVER = frozenset({"run", "apply", "reconcile"})
+"""Commands that have no place where a declarative pipeline keeps silver."""
 PIPELINES = FOLDER.parent / "pipelines"
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "staging": ("operators",),
@@ -56,12 +60,14 @@ class _Deployment:
         self._resources = resources
         self._key = key_of(captured.name)
         self._apart = self._is_in("separate_silver")
+        self._declared = self._is_in("declarative_silver") or captured.declarative
         self._names = {
             "name": captured.name,
+            "key": self._key,
             "file": captured.file.name,
             "engine": captured.engine,
             "catalog": captured.catalog or "${var.catalog}",
-            "verb": "capture" if self._apart else "run",
+            "verb": "capture" if self._apart or self._declared else "run",
             **captured.schemas,
             **{f"{layer}_key": key_of(schema) for layer, schema in captured.schemas.items()},
         }
@@ -69,9 +75,11 @@ class _Deployment:
     def add(self) -> None:
         """Put all of them into the bundle.
 
-        :raises FixConfiguration: another pipeline has the same name, or a schema of it.
+        :raises FixConfiguration: another pipeline has the same name, or a schema of it, or silver is to be
+            kept in two ways.
         """
         self._refuse_twins()
+        self._refuse_two_keepers()
         for layer, schema in self._captured.schemas.items():
             content, location = self._content(f"{layer}.schema.yml")
             self._resources.add_schema(key_of(schema), Schema.from_dict(content), location=location)
@@ -81,6 +89,10 @@ class _Deployment:
         for verb in ("capture", "upkeep", *(("apply",) if self._apart else ())):
             content, location = self._content(f"{verb}.job.yml", self._parts())
             self._resources.add_job(f"{self._key}_{verb}", Job.from_dict(content), location=location)
+        if self._declared:
+            content, location = self._content("silver.pipeline.yml")
+            pipeline = Pipeline.from_dict(content)
+            self._resources.add_pipeline(f"{self._key}_silver", pipeline, location=location)
 
     def _refuse_twins(self) -> None:
         taken = {f"{self._key}_capture"} & self._resources.jobs.keys()
@@ -94,17 +106,33 @@ class _Deployment:
                 remedy="give each pipeline a name and schemas of its own",
             )
 
+    def _refuse_two_keepers(self) -> None:
+        if self._apart and self._declared:
+            raise FixConfiguration(
+                f"{self._captured.file} cannot be deployed",
+                why="its silver is to have a job of its own, and to be a declarative pipeline",
+                remedy="leave it out of one of separate_silver and declarative_silver",
+            )
+
     def _content(self, name: str, parts: Mapping[str, Any] | None = None) -> tuple[Any, Location]:
         path = FOLDER / "per_pipeline" / name
         content = read(f"per_pipeline/{name}")
         if parts:
-            tasks = [joined(parts["task"], task) for task in content.pop("tasks")]
+            tasks = [joined(parts["task"], task) for task in self._tasks(content.pop("tasks"))]
+            if self._declared and name == "capture.job.yml":
+                tasks.append(read("parts/declarative.yml"))
             content = {**joined(parts["job"], content), "tasks": tasks}
         if self._bundle.target == "dev":
             # A developer's copy may go; elsewhere, who destroys data has to say so in the file.
             content.pop("lifecycle", None)
         content = without_nobody(filled(content, self._names), self._bundle.variables)
         return content, _location(path)
+
+    def _tasks(self, tasks: list[Any]) -> list[Any]:
+        """The tasks of a job, without those that would write to what a declarative pipeline keeps."""
+        if not self._declared:
+            return tasks
+        return [task for task in tasks if task["python_wheel_task"]["parameters"][0] not in WRITES_SILVER]
 
     def _parts(self) -> Mapping[str, Any]:
         every = read("parts/every_job.yml")

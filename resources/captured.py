@@ -23,7 +23,10 @@ SUFFIXES = (".yml", ".yaml")
 
 @dataclass(frozen=True)
 class Captured:
-    """One captured database. The schemas are named without what a target puts in front."""
+    """One captured database. The schemas are named without what a target puts in front.
+
+    ``declarative``: the file leaves silver to a declarative pipeline.
+    """
 
     file: Path
     name: str
@@ -32,6 +35,7 @@ class Captured:
     bronze: str
     silver: str
     control: str
+    declarative: bool = False
 
     @property
     def schemas(self) -> Mapping[str, str]:
@@ -63,7 +67,8 @@ def read_captured(path: Path) -> Captured:
     catalog = _text(path, target, "catalog")
     named = {layer: _text(path, target, layer) for layer in layer_schemas(name)} if catalog else {}
     schemas = {layer: named.get(layer) or schema for layer, schema in layer_schemas(name).items()}
-    return Captured(path, name, ENGINE_NAMES[engine], catalog, **schemas)
+    declarative = _text(path, _section(document.data.get("apply")), "mode") == "declarative"
+    return Captured(path, name, ENGINE_NAMES[engine], catalog, **schemas, declarative=declarative)
 
 
 def key_of(name: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import typer
 from databricks.bundles.jobs import Job
+from databricks.bundles.pipelines import Pipeline
 from databricks.bundles.schemas import Schema
 from databricks.bundles.secret_scopes import SecretScope
 from databricks.bundles.volumes import Volume
@@ -25,11 +26,18 @@ from cdc_lib.cli.app import app
 from cdc_lib.config import load
 from cdc_lib.errors import FixConfiguration
 from tests.bundle.built import Wheel
+from tests.bundle.declarative import declarative
 from tests.bundle.merged import ROOT, resolved
 from tests.bundle.quartz import mistake
 
 Config = Mapping[str, Any]
-KINDS: Mapping[str, Any] = {"jobs": Job, "schemas": Schema, "secret_scopes": SecretScope, "volumes": Volume}
+KINDS: Mapping[str, Any] = {
+    "jobs": Job,
+    "pipelines": Pipeline,
+    "schemas": Schema,
+    "secret_scopes": SecretScope,
+    "volumes": Volume,
+}
 TOP = {"bundle", "include", "python", "artifacts", "sync", "variables", "targets", "resources", "permissions"}
 TOP |= {"run_as", "presets", "workspace", "mode", "default", "target_variables", "values"}
 PRESETS = {
@@ -40,7 +48,7 @@ PRESETS = {
     "jobs_max_concurrent_runs",
 }
 LEVELS = {"CAN_MANAGE", "CAN_VIEW", "CAN_RUN"}
-READ_BY_PYTHON = {"separate_silver", "on_cluster"}
+READ_BY_PYTHON = {"separate_silver", "declarative_silver", "on_cluster"}
 KNOWN = {
     "bundle.name",
     "bundle.target",
@@ -79,9 +87,11 @@ def jobs(config: Config) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def tasks(config: Config) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """The tasks that run ``cdc``; for those that start a declarative pipeline, see ``declarative``."""
     for key, job in jobs(config):
         for task in job["tasks"]:
-            yield f"{key}.{task['task_key']}", job, task
+            if "pipeline_task" not in task:
+                yield f"{key}.{task['task_key']}", job, task
 
 
 # -- structure
@@ -381,4 +391,5 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     permissions,
     words,
     built,
+    declarative,
 )

@@ -1,0 +1,108 @@
+"""What a declarative pipeline keeps: one flow a table, from the pipeline file and from what was captured.
+
+Needs neither the source nor Spark. A table that AUTO CDC would get wrong is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cdc_lib.captured import Captured, CapturedTable
+from cdc_lib.control import Control
+from cdc_lib.delta import Lake, TableRef
+from cdc_lib.errors import FixConfiguration
+from cdc_lib.pipeline import Layout, TableRule, rule_for
+from cdc_lib.schema import Identity, Table, TableId
+from cdc_lib.silver.table import META
+
+OP = "__op"
+CARRIED = "__carried"
+TAKEN = frozenset(META) | {OP, CARRIED}
+"""Columns of ours, which a source table must not have."""
+
+
+@dataclass(frozen=True)
+class TableFlow:
+    """One table: from which bronze table, into which streaming table, how.
+
+    ``since``: the version of the structure in which each column appeared.
+    """
+
+    table: Table
+    bronze: TableRef
+    silver: TableRef
+    rule: TableRule
+    since: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def history(self) -> bool:
+        """Whether all versions of a row are kept (SCD type 2)."""
+        return self.rule.scd == 2
+
+    @property
+    def soft(self) -> bool:
+        """Whether deleted rows stay, marked. A history keeps them anyway, as versions that have ended."""
+        return self.rule.delete == "soft" and not self.history
+
+    @property
+    def whole_before(self) -> bool:
+        """Whether the log carries all of a row that is updated or deleted."""
+        return self.table.identity is Identity.FULL
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The columns outside the key."""
+        return tuple(name for name in self.table.names if name not in self.table.key)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A captured table that gets no flow."""
+
+    table: TableId
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All captured tables: with a flow, or left out."""
+
+    pipeline: str
+    flows: tuple[TableFlow, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def plan_of(layout: Layout, lake: Lake, control: Control) -> Plan:
+    """What to define for a pipeline.
+
+    :raises FixConfiguration: nothing of it was captured yet.
+    """
+    watermark = control.watermarks.latest()
+    captured = Captured.load(control, sealed=watermark.batch if watermark else 0)
+    flows, left_out = [], []
+    for entry in sorted(captured, key=lambda entry: entry.id):
+        reason = next(_reasons(entry), None)
+        if reason is not None or entry.table is None:
+            left_out.append(LeftOut(entry.id, reason or "no structure of it is known"))
+            continue
+        refs = lake.ref("bronze", entry.state.bronze), lake.ref("silver", entry.state.silver)
+        flows.append(TableFlow(entry.table, *refs, rule_for(layout.rules, entry.id), dict(entry.since)))
+    if not flows:
+        raise FixConfiguration(
+            f"pipeline {layout.name} has no table that a declarative pipeline can keep",
+            why="; ".join(f"{left.table}: {left.reason}" for left in left_out) or "nothing was captured yet",
+            remedy="run cdc capture first: tables, keys and columns are those that it found",
+        )
+    return Plan(layout.name, tuple(flows), tuple(left_out))
+
+
+def _reasons(entry: CapturedTable) -> Iterator[str]:
+    if entry.table is None:
+        yield "nothing of it was captured yet"
+        return
+    if not entry.table.key:
+        yield "it has no key, and AUTO CDC knows rows by their keys; its changes are in bronze"
+    taken = sorted(name for name in entry.table.names if name.lower() in {mine.lower() for mine in TAKEN})
+    if taken:
+        yield f"its columns {', '.join(taken)} have names of silver's own columns"
