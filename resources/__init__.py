@@ -136,6 +136,9 @@ class _Deployment:
 
     def _parts(self) -> Mapping[str, Any]:
         every = read("parts/every_job.yml")
+        if self._declared:
+            # The file may say otherwise, for those who run it elsewhere.
+            every = joined(every, {"task": {"python_wheel_task": {"parameters": ["--apply=declarative"]}}})
         if not self._is_in("on_cluster"):
             return _mapping(joined(every, read("parts/serverless.yml")))
         packages = [{"pypi": {"package": name}} for name in extras(self._captured.engine, "databricks")]

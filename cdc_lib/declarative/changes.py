@@ -20,11 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cdc_lib.declarative.specification import CARRIED, OP, TableFlow
 from cdc_lib.silver.table import COMMITTED_AT, DELETED_AT, SEQUENCE, SPECIAL, UNAVAILABLE
+from cdc_lib.types import spark_type
 
 STRINGS = "array<string>"
 
@@ -77,14 +78,19 @@ class Changes:
     # -- values
 
     def _key(self, name: str) -> Column:
-        after, before = _image("after", name), _image("before", name)
+        after, before = self._image("after", name), self._image("before", name)
         elsewhere = (F.col("op") == "d") | _contains("after_unavailable", name)
         return F.when(elsewhere, before).otherwise(after)
 
     def _value(self, name: str) -> Column:
         """From ``after`` if it is there, else from ``before``; NULL under a structure without the column."""
-        here = F.when(_contains("after_unavailable", name) | _deleted(), _image("before", name))
-        return F.when(self._known(name), here.otherwise(_image("after", name)))
+        here = F.when(_contains("after_unavailable", name) | _deleted(), self._image("before", name))
+        return F.when(self._known(name), here.otherwise(self._image("after", name)))
+
+    def _image(self, image: str, name: str) -> Column:
+        if name in self.flow.absent:
+            return F.lit(None).cast(spark_type(self.flow.table.column(name).type))
+        return F.col(image)[name]
 
     def _known(self, name: str) -> Column:
         since = self.flow.since.get(name, 1)
@@ -189,10 +195,6 @@ def _array(names: Sequence[str]) -> Column:
     return F.array(*map(F.lit, names))
 
 
-def _image(image: str, name: str) -> Column:
-    return F.col(image)[name]
-
-
 def _contains(names: str, name: str) -> Column:
     return F.coalesce(F.array_contains(names, name), F.lit(False))
 
@@ -201,13 +203,10 @@ def _deleted() -> Column:
     return F.col("op") == "d"
 
 
-def read_bronze(spark: object, flow: TableFlow) -> DataFrame:
+def read_bronze(spark: SparkSession, flow: TableFlow) -> DataFrame:
     """Bronze as a stream. Commits that take rows away (a batch that is undone, upkeep) are passed over: what
     came with the rows comes again, under a higher sequence."""
-    reader = spark.readStream.option("skipChangeCommits", "true")  # type: ignore[attr-defined]
-    frame: DataFrame
+    reader = spark.readStream.option("skipChangeCommits", "true")
     if flow.bronze.path is not None:
-        frame = reader.format("delta").load(flow.bronze.path)
-    else:
-        frame = reader.table(flow.bronze.sql)
-    return frame
+        return reader.format("delta").load(flow.bronze.path)
+    return reader.table(flow.bronze.sql)

@@ -17,15 +17,12 @@ from cdc_lib.declarative.changes import Changes, Engine, read_bronze
 from cdc_lib.declarative.specification import CARRIED, OP, Plan, TableFlow
 from cdc_lib.errors import FixConfiguration
 from cdc_lib.nested_types import quoted
-from cdc_lib.silver.table import COMMITTED_AT, SEQUENCE
+from cdc_lib.silver.table import COMMITTED_AT, KEPT_BY, MAPPING, SEQUENCE, needs_mapping
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KEPT_BY = "cdc.declarative"
-"""Table property of silver that a declarative pipeline keeps, so that no run merges into it."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 
 
 def engine_here() -> Engine:
@@ -129,6 +126,6 @@ def _name(name: str) -> str:
 
 def _properties(flow: TableFlow) -> Mapping[str, str]:
     found = {KEPT_BY: "true", "cdc.source_table": str(flow.table.id)}
-    if any(not _NEEDS_MAPPING.isdisjoint(name) for name in flow.table.names):
-        found["delta.columnMapping.mode"] = "name"
+    if any(map(needs_mapping, flow.table.names)):
+        found[MAPPING] = "name"
     return found

@@ -5,7 +5,7 @@ Needs neither the source nor Spark. A table that AUTO CDC would get wrong is lef
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cdc_lib.captured import Captured, CapturedTable
@@ -26,7 +26,8 @@ TAKEN = frozenset(META) | {OP, CARRIED}
 class TableFlow:
     """One table: from which bronze table, into which streaming table, how.
 
-    ``since``: the version of the structure in which each column appeared.
+    ``since``: the version of the structure in which each column appeared; ``absent``: columns that bronze
+    does not have yet, because no row came with them.
     """
 
     table: Table
@@ -34,6 +35,7 @@ class TableFlow:
     silver: TableRef
     rule: TableRule
     since: Mapping[str, int] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
 
     @property
     def history(self) -> bool:
@@ -81,13 +83,13 @@ def plan_of(layout: Layout, lake: Lake, control: Control) -> Plan:
     watermark = control.watermarks.latest()
     captured = Captured.load(control, sealed=watermark.batch if watermark else 0)
     flows, left_out = [], []
+    there = {ref.name.lower() for ref in lake.tables("bronze")}
     for entry in sorted(captured, key=lambda entry: entry.id):
-        reason = next(_reasons(entry), None)
-        if reason is not None or entry.table is None:
-            left_out.append(LeftOut(entry.id, reason or "no structure of it is known"))
-            continue
-        refs = lake.ref("bronze", entry.state.bronze), lake.ref("silver", entry.state.silver)
-        flows.append(TableFlow(entry.table, *refs, rule_for(layout.rules, entry.id), dict(entry.since)))
+        reason = next(_reasons(entry, there), None)
+        if entry.table is None or reason is not None:
+            left_out.append(LeftOut(entry.id, reason or ""))
+        else:
+            flows.append(_flow(entry, entry.table, layout, lake))
     if not flows:
         raise FixConfiguration(
             f"pipeline {layout.name} has no table that a declarative pipeline can keep",
@@ -97,9 +99,18 @@ def plan_of(layout: Layout, lake: Lake, control: Control) -> Plan:
     return Plan(layout.name, tuple(flows), tuple(left_out))
 
 
-def _reasons(entry: CapturedTable) -> Iterator[str]:
-    if entry.table is None:
-        yield "nothing of it was captured yet"
+def _flow(entry: CapturedTable, table: Table, layout: Layout, lake: Lake) -> TableFlow:
+    bronze, silver = lake.ref("bronze", entry.state.bronze), lake.ref("silver", entry.state.silver)
+    absent: set[str] = set()
+    if table.version > 1:
+        absent = set(table.names) - {column.name for column in lake.arrow_schema(bronze).field("after").type}
+    rule = rule_for(layout.rules, entry.id)
+    return TableFlow(table, bronze, silver, rule, dict(entry.since), frozenset(absent))
+
+
+def _reasons(entry: CapturedTable, there: Collection[str]) -> Iterator[str]:
+    if entry.table is None or entry.state.bronze.lower() not in there:
+        yield "no row of it was captured yet"
         return
     if not entry.table.key:
         yield "it has no key, and AUTO CDC knows rows by their keys; its changes are in bronze"

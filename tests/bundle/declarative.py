@@ -86,11 +86,17 @@ def _one_keeper(key: str, pipeline: Mapping[str, Any], config: Config) -> Iterat
     if any(not task.get("depends_on") for task in starts):
         yield "is started before anything was captured"
     for job in mine:
+        yield from (f"{job['name']} does not say who keeps silver" for task in job["tasks"] if _silent(task))
         defaults = {parameter["name"]: parameter["default"] for parameter in job.get("parameters", [])}
         for task in job["tasks"]:
             words = task.get("python_wheel_task", {}).get("parameters", [])
             said = {defaults.get(word[len("{{job.parameters.") : -2], word) for word in words}
             yield from (f"{job['name']} also writes to silver by {verb}" for verb in sorted(said & _KEEPS))
+
+
+def _silent(task: Mapping[str, Any]) -> bool:
+    words = task.get("python_wheel_task", {}).get("parameters")
+    return words is not None and "--apply=declarative" not in words
 
 
 def _starts(task: Mapping[str, Any], key: str) -> bool:

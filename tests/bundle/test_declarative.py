@@ -121,6 +121,10 @@ MISTAKES: dict[str, tuple[Callable[[Config], object], str]] = {
         lambda c: tasks(c)[1]["pipeline_task"].update(pipeline_id="${resources.pipelines.stock_silver.id}"),
         "nothing stands behind",
     ),
+    "a task that knows nothing of it": (
+        lambda c: tasks(c)[0]["python_wheel_task"]["parameters"].remove("--apply=declarative"),
+        "does not say who keeps silver",
+    ),
     "capture that merges": (
         lambda c: c["resources"]["jobs"]["shop_capture"]["parameters"][-1].update(default="run"),
         "also writes to silver by run",

@@ -133,6 +133,15 @@ class TestValuesThatAreNotKnown:
         assert [(row["a"], row["__unavailable"]) for row in rows] == [(None, None), (None, None)]
 
 
+def test_a_column_that_bronze_has_not_yet_is_null(spark: SparkSession, lake: Lake) -> None:
+    kept = flow(lake, table("orders", TYPES, ("id",)))
+    write(spark, lake, kept.bronze, {1: [Change("c", {"id": 1, "a": "x", "n": None})]})
+    more = replace(kept, table=table("orders", {**TYPES, "later": pa.decimal128(9, 2)}, ("id",)))
+    found = Changes(replace(more, absent=frozenset({"later"})), OPEN_SOURCE).of(lake.table(kept.bronze))
+    assert found.select("later").dtypes == [("later", "decimal(9,2)")]
+    assert [row.later for row in found.collect()] == [None]
+
+
 class TestDeletesAndTruncates:
     ORDERS = table("orders", TYPES, ("id",))
 

@@ -16,6 +16,7 @@ from pyspark.pipelines.graph_element_registry import (
     graph_element_registration_context,
 )
 
+from cdc_lib import bronze
 from cdc_lib.control import Control
 from cdc_lib.control.batches import Seal
 from cdc_lib.control.schema_history import SchemaVersion
@@ -25,13 +26,15 @@ from cdc_lib.declarative import register
 from cdc_lib.declarative.changes import Engine
 from cdc_lib.declarative.flows import Flows, engine_here
 from cdc_lib.declarative.specification import LeftOut, Plan, TableFlow
+from cdc_lib.delta import Lake
 from cdc_lib.errors import FixConfiguration
-from cdc_lib.pipeline import TableRule
+from cdc_lib.pipeline import TableRule, Target
 from cdc_lib.schema import Column, Identity, Table, TableId
 from cdc_lib.table_ref import TableRef
 
 LAKEFLOW = Engine(truncates=True, partial=True, history=True)
 OPEN_SOURCE = Engine()
+SOURCE = pa.struct([pa.field("ts_us", pa.int64())])
 
 
 @dataclass
@@ -221,11 +224,10 @@ class TestFromTheControlTables:
 
     @pytest.fixture
     def captured(self, tmp_path: Path) -> None:
-        from cdc_lib.delta import Lake
-        from cdc_lib.pipeline import Target
-
-        control = Control(Lake(Target(path=tmp_path / "lake")), "shop")
-        capture(control, [table(identity=Identity.FULL), table("log", key=()), table("lines")])
+        lines = table("lines")
+        extra = replace(lines, version=2, columns=(*lines.columns, Column("extra", pa.int32(), "int", id=3)))
+        tables = [table(identity=Identity.FULL), table("log", key=()), extra, table("bare")]
+        capture(Lake(Target(path=tmp_path / "lake")), tables)
 
     def test_tables_keys_and_rules(self, registry: Registry, file: Path, captured: None) -> None:
         plan = register(Session(pipeline=str(file)))  # type: ignore[arg-type]
@@ -233,8 +235,14 @@ class TestFromTheControlTables:
             ("lines", ("id",), False),
             ("orders", ("id",), True),
         ]
-        reason = "it has no key, and AUTO CDC knows rows by their keys; its changes are in bronze"
-        assert plan.left_out == (LeftOut(TableId("public", "log"), reason),)
+        assert plan.left_out == (
+            LeftOut(TableId("public", "bare"), "no row of it was captured yet"),
+            LeftOut(
+                TableId("public", "log"),
+                "it has no key, and AUTO CDC knows rows by their keys; its changes are in bronze",
+            ),
+        )
+        assert [set(each.absent) for each in plan.flows] == [{"extra"}, set()]
         assert [made.target for made in registry.cdc] == ["public_lines", "public_orders"]
 
     def test_nothing_captured_yet(self, registry: Registry, file: Path) -> None:
@@ -246,17 +254,22 @@ class TestFromTheControlTables:
             register(Session())  # type: ignore[arg-type]
 
 
-def capture(control: Control, tables: list[Table]) -> None:
-    """What a run leaves in the control tables."""
+def capture(lake: Lake, tables: list[Table]) -> None:
+    """What a run leaves in bronze, and in the control tables."""
+    control = Control(lake, "shop")
     control.create()
     noon = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
-    runner, sealed = control.leases.holder, []
-    control.batches.seal(Seal(1, 1, runner, "i1", "{}", "{}", sealed, "cfg", "/s", noon))
+    control.batches.seal(Seal(1, 1, "", "i1", "{}", "{}", [], "cfg", "/s", noon))
     control.schema_history.add([SchemaVersion(each.id.name, 1, each) for each in tables])
-    names = [each.id.name for each in tables]
-    states = [
-        TableState(name, "public", name, f"public_{name}", f"public_{name}", State.STREAMING)
-        for name in names
-    ]
-    control.tables.save(states)
-    control.watermarks.commit(Watermark(1, "{}", "0", "batch", None, {}, runner, noon))
+    control.tables.save(
+        [
+            TableState(each.id.name, "public", each.id.name, *[f"public_{each.id.name}"] * 2, State.STREAMING)
+            for each in tables
+        ]
+    )
+    for each in tables:
+        if each.id.name != "bare":
+            ref = lake.ref("bronze", f"public_{each.id.name}")
+            marks = bronze.Marks("shop", "i1", each.id.name)
+            bronze.ensure(lake, ref, replace(each, columns=each.columns[:2]), SOURCE, marks)
+    control.watermarks.commit(Watermark(1, "{}", "0", "batch", None, {}, "", noon))

@@ -13,7 +13,7 @@ from tests.engines.connect_server import ConnectServer
 from tests.engines.postgresql import declarative
 from tests.engines.postgresql.conftest import MakePipeline
 from tests.servers import postgresql
-from tests.servers.postgresql import Database
+from tests.servers.postgresql import Database, Server
 
 TABLES = (
     "CREATE TABLE orders (id int PRIMARY KEY, note text, total numeric(12,2), placed timestamp)",
@@ -54,8 +54,14 @@ def schema(session: SparkSession, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgresql.running("16") as server, postgresql.database(server) as made:
+def server() -> Iterator[Server]:
+    with postgresql.running("16") as started:
+        yield started
+
+
+@pytest.fixture
+def database(server: Server) -> Iterator[Database]:
+    with postgresql.database(server) as made:
         made.execute(*TABLES)
         yield made
 
@@ -85,3 +91,29 @@ def test_silver_by_auto_cdc(
     pipeline.run("apply")
     merged = pipeline.table("silver", "public_orders")
     assert by_flow == rows(session, merged, f"{columns}, __sequence, __committed_at")
+
+
+def test_rows_that_vanished_are_found_by_what_bronze_says(
+    database: Database, make_pipeline: MakePipeline
+) -> None:
+    """Silver is somebody else's, and may lag, so it is not asked."""
+    pipeline = make_pipeline(database, table_include_list="public.orders")
+    pipeline.apply = "declarative"
+    pipeline.run()
+    database.execute("DELETE FROM orders WHERE id = 8")
+    pipeline.run()
+    database.execute(
+        f"SELECT pg_drop_replication_slot('{database.slot}')", "DELETE FROM orders WHERE id IN (7, 9)"
+    )
+    pipeline.run("snapshot")
+    gone = [row for row in pipeline.rows("bronze", "public_orders").to_pylist() if row["op"] == "d"]
+    found = sorted((row["source"]["snapshot"] or "", row["before"]["id"]) for row in gone)
+    assert [each for each in found if each[0] == "vanished"] == [("vanished", 7), ("vanished", 9)]
+    assert [state["state"] for state in pipeline.control("tables")] == ["streaming"]
+
+
+@pytest.mark.parametrize("verb", ["apply", "reconcile"])
+def test_who_writes_to_silver_is_refused(database: Database, make_pipeline: MakePipeline, verb: str) -> None:
+    pipeline = make_pipeline(database)
+    pipeline.apply = "declarative"
+    assert "which a declarative pipeline keeps" in pipeline.attempt(verb).what
