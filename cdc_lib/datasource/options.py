@@ -6,6 +6,7 @@ up where a connection is made, on the driver and on the workers.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ class CdcOptions:
         follow what ``cdc run`` has committed, which is not what a stream has."""
         stream: str = self.source["slot.name"]
         if "slot.name" not in self.given:
-            stream = _SLOT.sub("_", f"{stream}_{self.table.schema}_{self.table.name}".lower())[:63]
+            stream = _slot_name(f"{stream}_{self.table.schema}_{self.table.name}")
         own = {name: stream for name in ("slot.name", "publication.name") if name not in self.given}
         return replace(self, source=replace(self.source, values={**self.source.values, **own}))
 
@@ -60,16 +61,24 @@ def read_options(options: Mapping[str, str]) -> CdcOptions:
             raise _wrong(
                 f"format cdc has no option {key}{did_you_mean(key, OWN)}", f"it has {', '.join(OWN)}"
             )
-    pipeline = _pipeline(own, properties)
+    pipeline, table = _pipeline(own, properties), _table(own)
     _refuse_literal_passwords(pipeline.source, properties)
+    if not pipeline.source.captures(table):
+        raise _wrong(f"{table} is not captured", "correct table.include.list, or the name of the table")
     return CdcOptions(
         pipeline.source,
-        _table(own),
+        table,
         one_position=own.get("onePosition", "false").lower() == "true",
         chunk_rows=_count(own, "chunkRows", pipeline.run.chunk_rows),
         max_bytes=_count(own, "maxBytesPerTrigger", MAX_BYTES),
         given=frozenset(properties),
     )
+
+
+def _slot_name(text: str) -> str:
+    """``text`` as a slot may be called: lower case letters, digits and _, at most 63; long ones differ."""
+    name = _SLOT.sub("_", text.lower())
+    return name if len(name) <= 63 else f"{name[:54]}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _pipeline(own: Mapping[str, str], properties: Mapping[str, str]) -> Pipeline:

@@ -59,6 +59,7 @@ def test_names_of_options_have_no_case() -> None:
         ({"chunkRows": "many"}, "option chunkRows is not a whole number above 0"),
         ({"maxBytesPerTrigger": "0"}, "option maxBytesPerTrigger is not a whole number above 0"),
         ({"database.host": "db"}, "unknown property"),
+        ({"table.exclude.list": r"public\.o.*"}, "public.orders is not captured"),
     ],
 )
 def test_what_is_refused(given: dict[str, str], said: str) -> None:
@@ -88,6 +89,12 @@ class TestSlots:
     def test_a_stream_has_its_own(self, file: str) -> None:
         found = read_options({"pipeline": file, "table": "public.Orders"}).for_stream()
         assert found.source["slot.name"] == found.source["publication.name"] == "cdc_shop_public_orders"
+
+    def test_long_names_stay_distinct(self, file: str) -> None:
+        given = [{"pipeline": file, "table": f"public.{'a' * 60}{end}"} for end in "bc"]
+        names = {read_options(each).for_stream().source["slot.name"] for each in given}
+        assert {len(name) for name in names} == {63}
+        assert len(names) == 2
 
     def test_an_option_names_it(self, file: str) -> None:
         given = {"pipeline": file, "table": "public.orders", "slot.name": "mine"}
