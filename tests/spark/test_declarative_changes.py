@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from model import Change, Row, SourceTable, sequence, table, target, write
+from model import Change, Row, SourceTable, frame, sequence, table, target
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from cdc_lib.declarative.changes import Changes, Engine
 from cdc_lib.declarative.specification import TableFlow
@@ -38,9 +38,18 @@ def changes(
     *,
     listed: bool = False,
 ) -> list[dict[str, Any]]:
-    write(spark, lake, flow.bronze, batches)
-    found = Changes(flow, engine, listed).of(lake.table(flow.bronze))
+    found = Changes(flow, engine, listed).of(rows_of(spark, lake, flow, batches))
     return [row.asDict() for row in found.orderBy("__sequence").collect()]
+
+
+def rows_of(spark: SparkSession, lake: Lake, flow: TableFlow, batches: dict[int, list[Change]]) -> DataFrame:
+    """The batches as bronze has them; writing them would take most of the time of these tests."""
+    rows = [
+        change.bronze(batch, ordinal)
+        for batch, made in batches.items()
+        for ordinal, change in enumerate(made, start=1)
+    ]
+    return frame(spark, lake, flow.bronze, rows)
 
 
 def played(rows: list[dict[str, Any]], key: tuple[str, ...], soft: bool = False) -> dict[Any, dict[str, Any]]:
@@ -135,9 +144,9 @@ class TestValuesThatAreNotKnown:
 
 def test_a_column_that_bronze_has_not_yet_is_null(spark: SparkSession, lake: Lake) -> None:
     kept = flow(lake, table("orders", TYPES, ("id",)))
-    write(spark, lake, kept.bronze, {1: [Change("c", {"id": 1, "a": "x", "n": None})]})
+    bronze = rows_of(spark, lake, kept, {1: [Change("c", {"id": 1, "a": "x", "n": None})]})
     more = replace(kept, table=table("orders", {**TYPES, "later": pa.decimal128(9, 2)}, ("id",)))
-    found = Changes(replace(more, absent=frozenset({"later"})), OPEN_SOURCE).of(lake.table(kept.bronze))
+    found = Changes(replace(more, absent=frozenset({"later"})), OPEN_SOURCE).of(bronze)
     assert found.select("later").dtypes == [("later", "decimal(9,2)")]
     assert [row.later for row in found.collect()] == [None]
 
@@ -174,7 +183,7 @@ def test_server_text_of_values_that_their_column_cannot_hold(spark: SparkSession
     assert [row["__special"] for row in rows] == [{"n": "[0:1]={1,2}"}, None]
     # A map cannot be compared, and a history compares versions.
     history = replace(kept, rule=TableRule(match=".*", scd=2))
-    found = Changes(history, LAKEFLOW).of(lake.table(kept.bronze)).orderBy("__sequence").first()
+    found = Changes(history, LAKEFLOW).of(rows_of(spark, lake, kept, batches)).orderBy("__sequence").first()
     assert found is not None
     assert found["__special"] == '{"n":"[0:1]={1,2}"}'
 
