@@ -49,7 +49,8 @@ class Changes:
 
     @property
     def carries(self) -> bool:
-        return self.engine.partial and not self.flow.history
+        """Only where an earlier row has what a partial one leaves out; else that would be NULL, unlisted."""
+        return self.engine.partial and self.flow.snapshotted and not self.flow.history
 
     @property
     def truncates(self) -> bool:

@@ -6,7 +6,7 @@ Needs neither the source nor Spark. A table that AUTO CDC would get wrong is lef
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cdc_lib.captured import Captured, CapturedTable
 from cdc_lib.control import Control
@@ -27,7 +27,8 @@ class TableFlow:
     """One table: from which bronze table, into which streaming table, how.
 
     ``since``: the version of the structure in which each column appeared; ``absent``: columns that bronze
-    does not have yet, because no row came with them.
+    does not have yet, because no row came with them; ``snapshotted``: a snapshot has, or will have, every row
+    whole.
     """
 
     table: Table
@@ -36,6 +37,7 @@ class TableFlow:
     rule: TableRule
     since: Mapping[str, int] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()
+    snapshotted: bool = True
 
     @property
     def history(self) -> bool:
@@ -83,13 +85,15 @@ def plan_of(layout: Layout, lake: Lake, control: Control) -> Plan:
     watermark = control.watermarks.latest()
     captured = Captured.load(control, sealed=watermark.batch if watermark else 0)
     flows, left_out = [], []
+    read = {chunk.table_id for chunk in control.chunks.load() if chunk.state == "done"}
     there = {ref.name.lower() for ref in lake.tables("bronze")}
     for entry in sorted(captured, key=lambda entry: entry.id):
         reason = next(_reasons(entry, there), None)
         if entry.table is None or reason is not None:
             left_out.append(LeftOut(entry.id, reason or ""))
         else:
-            flows.append(_flow(entry, entry.table, layout, lake))
+            flow = _flow(entry, entry.table, layout, lake)
+            flows.append(replace(flow, snapshotted=entry.table_id in read))
     if not flows:
         raise FixConfiguration(
             f"pipeline {layout.name} has no table that a declarative pipeline can keep",

@@ -30,6 +30,7 @@ from cdc_lib.delta import Lake
 from cdc_lib.errors import FixConfiguration
 from cdc_lib.pipeline import TableRule, Target
 from cdc_lib.schema import Column, Identity, Table, TableId
+from cdc_lib.source import Chunk
 from cdc_lib.table_ref import TableRef
 
 LAKEFLOW = Engine(truncates=True, partial=True, history=True)
@@ -159,6 +160,12 @@ class TestOnDatabricks:
         registered([flow(**rule)])
         assert lakeflow == [{**self.COMMON, **given}]
 
+    def test_partial_rows_are_not_announced_where_no_snapshot_has_the_rest(
+        self, registry: Registry, lakeflow: list[dict[str, Any]]
+    ) -> None:
+        registered([replace(flow(), snapshotted=False)])
+        assert "columns_to_update" not in lakeflow[0]
+
     def test_tables_carry_comments_and_whose_they_are(
         self, registry: Registry, lakeflow: list[dict[str, Any]]
     ) -> None:
@@ -243,6 +250,7 @@ class TestFromTheControlTables:
             ),
         )
         assert [set(each.absent) for each in plan.flows] == [{"extra"}, set()]
+        assert [each.snapshotted for each in plan.flows] == [True, False]
         assert [made.target for made in registry.cdc] == ["public_lines", "public_orders"]
 
     def test_nothing_captured_yet(self, registry: Registry, file: Path) -> None:
@@ -272,4 +280,7 @@ def capture(lake: Lake, tables: list[Table]) -> None:
             ref = lake.ref("bronze", f"public_{each.id.name}")
             marks = bronze.Marks("shop", "i1", each.id.name)
             bronze.ensure(lake, ref, replace(each, columns=each.columns[:2]), SOURCE, marks)
+    lines = TableId("public", "lines")
+    control.chunks.plan({"lines": [Chunk(lines, 0)]})
+    control.chunks.done([("lines", 0)], batch=1)
     control.watermarks.commit(Watermark(1, "{}", "0", "batch", None, {}, "", noon))
