@@ -75,7 +75,9 @@ class Applier:
         return rows
 
     def due(self, captured: Captured) -> list[tuple[CapturedTable, Pending]]:
-        """The tables that :meth:`apply` would merge, and what of them."""
+        """The tables that :meth:`apply` would merge, and what of them; none if silver is not ours."""
+        if self._pipeline.apply.mode != "merge":
+            return []
         return [
             (captured[table_id], pending)
             for table_id, pending in sorted(self._pending.items())
@@ -118,6 +120,15 @@ class Applier:
         if entry.table is None or not entry.table.key:
             return pa.table({})
         return silver.older(self._lake, self._target(entry), batch)
+
+    def vanished(self, entry: CapturedTable, batch: int) -> pa.Table:
+        """Keys of rows that lived before ``batch`` and that no batch from there on has touched, by bronze."""
+        if entry.table is None or not entry.table.key:
+            return pa.table({})
+        earlier = [seal for seal in self._control.batches.after(0) if seal.batch < batch]
+        if not any(table.table_id == entry.table_id for seal in earlier for table in seal.tables):
+            return pa.table({})
+        return silver.vanished(self._lake, self._target(entry), batch)
 
     def incomplete(self, entry: CapturedTable) -> pa.Table:
         """Keys of the living rows of silver with values that are not known."""

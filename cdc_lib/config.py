@@ -18,6 +18,7 @@ from cdc_lib.errors import FixConfiguration
 from cdc_lib.pipeline import (
     LOCAL_CATALOG,
     ApplyConfig,
+    Layout,
     Limits,
     Pipeline,
     SourceConfig,
@@ -26,11 +27,12 @@ from cdc_lib.pipeline import (
 )
 from cdc_lib.properties import did_you_mean
 from cdc_lib.source_section import SectionReader, SourceReader
-from cdc_lib.yaml_source import Place, Remark, Scalar, from_mapping, parse_yaml, read_text
+from cdc_lib.yaml_source import Document, Place, Remark, Scalar, from_mapping, parse_yaml, read_text
 
 __all__ = [
     "LOCAL_CATALOG",
     "ApplyConfig",
+    "Layout",
     "Limits",
     "Pipeline",
     "Remark",
@@ -39,6 +41,7 @@ __all__ = [
     "Target",
     "layer_schemas",
     "load",
+    "load_layout",
     "parse",
 ]
 
@@ -61,14 +64,18 @@ _MESSAGES: Mapping[str, str] = {
 
 
 def load(
-    path: Path, environ: Mapping[str, str] = os.environ, target: Mapping[str, str] | None = None
+    path: Path,
+    environ: Mapping[str, str] = os.environ,
+    target: Mapping[str, str] | None = None,
+    source: Mapping[str, str] | None = None,
 ) -> Pipeline:
     """The pipeline of a file.
 
     :param target: what to read as its ``target:`` section instead of what it says there.
+    :param source: properties that are read as if they stood in its ``source:`` section.
     :raises FixConfiguration: with all complaints at once.
     """
-    return parse(read_text(path), path=path, environ=environ, target=target)
+    return parse(read_text(path), path=path, environ=environ, target=target, source=source)
 
 
 def parse(
@@ -77,20 +84,43 @@ def parse(
     path: Path | None = None,
     environ: Mapping[str, str] = os.environ,
     target: Mapping[str, str] | None = None,
+    source: Mapping[str, str] | None = None,
 ) -> Pipeline:
     """The pipeline of a YAML text, or of the same as a mapping; ``path`` is where it came from.
 
     :param target: what to read as its ``target:`` section instead of what it says there.
+    :param source: properties that are read as if they stood in its ``source:`` section.
     :raises FixConfiguration: with all complaints at once.
     """
     where = str(path or "the pipeline")
+    document = _document(content, path, target)
+    given = document.data.get("source")
+    if source and isinstance(given, dict):
+        document.data["source"] = given | {name: Scalar(text, text) for name, text in source.items()}
+    return _PipelineReader(document, environ).pipeline(where, path)
+
+
+def load_layout(
+    path: Path, environ: Mapping[str, str] = os.environ, target: Mapping[str, str] | None = None
+) -> Layout:
+    """What a pipeline file says of its tables; its ``source:`` section is not looked at, so that nothing it
+    refers to needs to be there.
+
+    :raises FixConfiguration: with all complaints about the rest.
+    """
+    return _PipelineReader(_document(read_text(path), path, target), environ).layout(str(path))
+
+
+def _document(
+    content: str | Mapping[str, Any], path: Path | None, target: Mapping[str, str] | None
+) -> Document:
     if isinstance(content, str):
-        document = parse_yaml(content, where, path.parent if path else Path())
+        document = parse_yaml(content, str(path or "the pipeline"), path.parent if path else Path())
     else:
         document = from_mapping(content)
     if target:
         document.replace("target", {key: Scalar(text, text) for key, text in target.items()})
-    return _PipelineReader(document, environ).pipeline(where, path)
+    return document
 
 
 def layer_schemas(name: str) -> dict[str, str]:
@@ -116,6 +146,14 @@ class _PipelineReader(SectionReader):
             raise _rejected(where, self.document.complaints)
         source = replace(source, rules=rules, window_bytes=run.window_mb << 20)
         return Pipeline(name, source, target, apply, run, path, tuple(self.notices))
+
+    def layout(self, where: str) -> Layout:
+        name = self.name()
+        target = self.target(name)
+        rules = self.rules()
+        if self.document.complaints or target is None:
+            raise _rejected(where, self.document.complaints)
+        return Layout(name, target, rules)
 
     # -- name
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -82,7 +82,7 @@ class SourceConfig:
 
     def rule(self, table: TableId) -> TableRule:
         """The first rule that matches the table, or one with the defaults."""
-        return next((rule for rule in self.rules if matches([rule.match], str_of(table))), _ANY_TABLE)
+        return rule_for(self.rules, table)
 
     def column_type(self, table: TableId, column: str) -> pa.DataType | None:
         """The type that the file gives a column, or None."""
@@ -162,12 +162,6 @@ def _column_type(value: Any) -> Any:
     raise ValueError("not a column type; write it as Spark does: BIGINT, STRING, DECIMAL(38,9), ARRAY<INT>")
 
 
-def _apply_mode(value: Any) -> Any:
-    if value == "declarative":
-        raise ValueError("declarative is not yet supported; only merge is")
-    return value
-
-
 Count = Annotated[int, Field(gt=0), BeforeValidator(_number)]
 Layer = Annotated[str, BeforeValidator(_layer)]
 LocalPath = Annotated[Path, BeforeValidator(_local_path)]
@@ -232,8 +226,10 @@ class TableRule(_Section):
 class ApplyConfig(_Section):
     """How bronze becomes silver."""
 
-    mode: Annotated[Literal["merge"], BeforeValidator(_apply_mode)] = Field(
-        default="merge", description="merge: changes are merged into silver by the run itself."
+    mode: Literal["merge", "declarative"] = Field(
+        default="merge",
+        description="merge: changes are merged into silver by the run itself; declarative: silver is left to "
+        "a declarative pipeline (docs/declarative.md).",
     )
 
 
@@ -259,6 +255,20 @@ class Limits(_Section):
 
 
 _ANY_TABLE = TableRule(match=".*")
+
+
+def rule_for(rules: Sequence[TableRule], table: TableId) -> TableRule:
+    """The first of the rules that matches the table, or one with the defaults."""
+    return next((rule for rule in rules if matches([rule.match], str_of(table))), _ANY_TABLE)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a pipeline file says of its tables, and not of its source: enough for who never connects."""
+
+    name: str
+    target: Target
+    rules: tuple[TableRule, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,15 @@ class Position(ABC):
         """How much log lies between ``earlier`` and here; None where positions do not count bytes."""
         return None
 
+    def plain(self: P) -> P:
+        """This place without what only snapshots need to know of it: equal positions have equal JSON then."""
+        return self
+
+    def capped(self: P, after: P, max_bytes: int) -> P:
+        """This place, or the one ``max_bytes`` of log behind ``after`` if that comes first. Where positions
+        do not count bytes: this place."""
+        return self
+
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
 

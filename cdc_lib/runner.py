@@ -82,7 +82,7 @@ class Runner:
 
     def run(self, *, continuous: bool = False) -> RunResult:
         """Snapshot, capture and apply until caught up; ``continuous`` goes on until stopped."""
-        return self._reported("run", lambda: self._capture(silver=True, continuous=continuous))
+        return self._reported("run", lambda: self._capture(silver=self._merges, continuous=continuous))
 
     def capture(self) -> RunResult:
         """Snapshot and log into bronze; silver is left alone."""
@@ -95,10 +95,11 @@ class Runner:
         :param tables: source names, ``schema.table``; none means all.
         """
         wanted = [_table_id(name) for name in tables] or None
-        return self._reported("snapshot", lambda: self._capture(silver=True, retake=wanted))
+        return self._reported("snapshot", lambda: self._capture(silver=self._merges, retake=wanted))
 
     def apply(self) -> RunResult:
         """Bring silver up to what bronze has; the source is not connected."""
+        self._refuse_unless_merging("apply")
         return self._reported("apply", self._apply)
 
     def reconcile(self, tables: Sequence[str] = (), *, repair: bool = False, shown: int = 20) -> Reconciled:
@@ -108,6 +109,7 @@ class Runner:
         :param repair: write the source's values where silver differs, as rows of bronze.
         :param shown: how many differences of each table the result names.
         """
+        self._refuse_unless_merging("reconcile")
         wanted = [_table_id(name) for name in tables]
         found: list[Reconciled] = []
 
@@ -122,6 +124,19 @@ class Runner:
         rebuilt: list[Rebuilt] = []
         self._reported("rebuild", lambda: rebuilt.append(self._rebuild()))
         return rebuilt[0]
+
+    @property
+    def _merges(self) -> bool:
+        """Whether silver is this runner's, and not a declarative pipeline's."""
+        return self._context.pipeline.apply.mode == "merge"
+
+    def _refuse_unless_merging(self, verb: str) -> None:
+        if not self._merges:
+            raise FixConfiguration(
+                f"cdc {verb} writes to silver, which a declarative pipeline keeps",
+                why="the pipeline file says apply: {mode: declarative}",
+                remedy="start an update of the declarative pipeline instead (docs/declarative.md)",
+            )
 
     def _rebuild(self) -> Rebuilt:
         context = self._context

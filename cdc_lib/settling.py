@@ -11,7 +11,7 @@ Both are found in silver, so a run that is killed here leaves nothing behind but
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -51,9 +51,16 @@ class Settling:
         """
         capture = self._capture
         due = [entry for entry in capture.standing.captured if entry.state.state is State.SETTLE]
-        if not due or not capture.silver or capture.standing.position is None:
+        if not due or capture.standing.position is None:
             return False
-        deleted = self._sweep(due)
+        if capture.pipeline.apply.mode == "declarative":
+            # What its rows lack, a declarative pipeline refuses or lists; silver may not have them yet.
+            deleted = self._sweep(due, capture.applier.vanished)
+            capture.set_state(due, State.STREAMING)
+            return deleted
+        if not capture.silver:
+            return False
+        deleted = self._sweep(due, capture.applier.older)
         lacking = {entry.table_id: capture.applier.incomplete(entry) for entry in due}
         lacking = {table_id: keys for table_id, keys in lacking.items() if keys.num_rows}
         # What stays as it was although it was asked for, the source does not say.
@@ -68,15 +75,12 @@ class Settling:
             return False
         return True
 
-    def _sweep(self, due: Sequence[CapturedTable]) -> bool:
+    def _sweep(self, due: Sequence[CapturedTable], unseen: Callable[[CapturedTable, int], pa.Table]) -> bool:
         capture = self._capture
         position = capture.standing.position
         assert position is not None
         chunks, started = capture.control.chunks, capture.control.watermarks.started()
-        gone = (
-            (entry, capture.applier.older(entry, chunks.first_batch(entry.table_id, started)))
-            for entry in due
-        )
+        gone = ((entry, unseen(entry, chunks.first_batch(entry.table_id, started))) for entry in due)
         batch = swept(capture.reading(), gone, position, capture.standing.batch + 1)
         if batch is not None:
             capture.take(batch)

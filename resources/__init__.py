@@ -1,8 +1,9 @@
 """What the bundle deploys for each captured database, called by ``databricks bundle`` (see databricks.yml).
 
 A file under ``pipelines/`` is all it takes: three schemas, a staging volume, a capture job, one for upkeep,
-and one for silver if that has a schedule of its own. What these look like stands in YAML: ``per_pipeline/``
-has one resource a file, ``parts/`` what jobs share. What there is one of for all stands beside this file.
+and for silver, if that is apart, a job with a schedule of its own or a declarative pipeline. What these look
+like stands in YAML: ``per_pipeline/`` has one resource a file, ``parts/`` what jobs share. What there is one
+of for all stands beside this file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from databricks.bundles.core import Bundle, Location, Resources
 from databricks.bundles.jobs import Job
+from databricks.bundles.pipelines import Pipeline
 from databricks.bundles.schemas import Schema
 from databricks.bundles.volumes import Volume
 
@@ -23,6 +25,8 @@ from resources.captured import Captured, key_of, pipeline_files, read_captured
 from resources.fan_out import FanOut
 from resources.templates import FOLDER, filled, joined, read, without_nobody
 
+WRITES_SILVER = frozenset({"run", "apply", "reconcile"})
+"""Commands that have no place where a declarative pipeline keeps silver."""
 PIPELINES = FOLDER.parent / "pipelines"
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "staging": ("operators",),
@@ -66,12 +70,14 @@ class _Deployment:
         self._many = many
         self._key = key_of(captured.name)
         self._apart = self._is_in("separate_silver")
+        self._declared = self._is_in("declarative_silver") or captured.declarative
         self._names = {
             "name": captured.name,
+            "key": self._key,
             "file": captured.file.name,
             "engine": captured.engine,
             "catalog": captured.catalog or "${var.catalog}",
-            "verb": "capture" if self._apart else "run",
+            "verb": "capture" if self._apart or self._declared else "run",
             **captured.schemas,
             **{f"{layer}_key": key_of(schema) for layer, schema in captured.schemas.items()},
         }
@@ -79,10 +85,11 @@ class _Deployment:
     def add(self) -> None:
         """Put all of them into the bundle.
 
-        :raises FixConfiguration: another pipeline has the same name, or a schema of it.
+        :raises FixConfiguration: another pipeline has the same name, or a schema of it, or its variables
+            contradict each other.
         """
         self._refuse_twins()
-        self._refuse_executors_without_network()
+        self._refuse_contradictions()
         for layer, schema in self._captured.schemas.items():
             content, location = self._content(f"{layer}.schema.yml")
             self._resources.add_schema(key_of(schema), Schema.from_dict(content), location=location)
@@ -95,25 +102,15 @@ class _Deployment:
         for verb in (*own, "upkeep", *(("apply",) if self._apart else ())):
             content, location = self._content(f"{verb}.job.yml", self._parts())
             self._resources.add_job(f"{self._key}_{verb}", Job.from_dict(content), location=location)
+        if self._declared:
+            content, location = self._content("silver.pipeline.yml")
+            pipeline = Pipeline.from_dict(content)
+            self._resources.add_pipeline(f"{self._key}_silver", pipeline, location=location)
 
     def _fan_out(self) -> None:
-        if self._is_in("on_cluster"):
-            raise FixConfiguration(
-                f"{self._captured.file} cannot be deployed",
-                why="it is in fan_out and in on_cluster, and runs that share a job would share one machine",
-                remedy="take it out of one of these variables",
-            )
         parts, engine = filled(self._parts(), self._names), self._captured.engine
         fan_out = self._many.setdefault(engine, FanOut(engine, self._parts()))
         fan_out.add(self._captured.file.name, self._names["verb"], parts)
-
-    def _refuse_executors_without_network(self) -> None:
-        if self._captured.on_executors and not self._is_in("on_cluster"):
-            raise FixConfiguration(
-                f"{self._captured.file} cannot be deployed",
-                why="run.snapshot_on is executors, and on serverless compute these have no network",
-                remedy=f"--var on_cluster={self._captured.name}, with --var workers=N, or leave it at driver",
-            )
 
     def _refuse_twins(self) -> None:
         taken = {f"{self._key}_capture"} & self._resources.jobs.keys()
@@ -127,11 +124,41 @@ class _Deployment:
                 remedy="give each pipeline a name and schemas of its own",
             )
 
+    def _refuse_contradictions(self) -> None:
+        shared, on_cluster = self._is_in("fan_out"), self._is_in("on_cluster")
+        contradictions = (
+            (
+                self._apart and self._declared,
+                "its silver is to have a job of its own, and to be a declarative pipeline",
+                "leave it out of one of separate_silver and declarative_silver",
+            ),
+            (
+                shared and on_cluster,
+                "it is in fan_out and in on_cluster, and runs that share a job would share one machine",
+                "take it out of one of these variables",
+            ),
+            (
+                shared and self._declared,
+                "it is in fan_out, and a job that many share starts no update of a declarative pipeline",
+                "take it out of fan_out, or let the merge keep its silver",
+            ),
+            (
+                self._captured.on_executors and not on_cluster,
+                "run.snapshot_on is executors, and on serverless compute these have no network",
+                f"--var on_cluster={self._captured.name}, with --var workers=N, or leave it at driver",
+            ),
+        )
+        for wrong, why, remedy in contradictions:
+            if wrong:
+                raise FixConfiguration(f"{self._captured.file} cannot be deployed", why=why, remedy=remedy)
+
     def _content(self, name: str, parts: Mapping[str, Any] | None = None) -> tuple[Any, Location]:
         path = FOLDER / "per_pipeline" / name
         content = read(f"per_pipeline/{name}")
         if parts:
-            tasks = [joined(parts["task"], task) for task in content.pop("tasks")]
+            tasks = [joined(parts["task"], task) for task in self._tasks(content.pop("tasks"))]
+            if self._declared and name == "capture.job.yml":
+                tasks.append(read("parts/declarative.yml"))
             content = {**joined(parts["job"], content), "tasks": tasks}
         if self._bundle.target == "dev":
             # A developer's copy may go; elsewhere, who destroys data has to say so in the file.
@@ -139,8 +166,17 @@ class _Deployment:
         content = without_nobody(filled(content, self._names), self._bundle.variables)
         return content, _location(path)
 
+    def _tasks(self, tasks: list[Any]) -> list[Any]:
+        """The tasks of a job, without those that would write to what a declarative pipeline keeps."""
+        if not self._declared:
+            return tasks
+        return [task for task in tasks if task["python_wheel_task"]["parameters"][0] not in WRITES_SILVER]
+
     def _parts(self) -> Mapping[str, Any]:
         every = read("parts/every_job.yml")
+        if self._declared:
+            # The file may say otherwise, for those who run it elsewhere.
+            every = joined(every, {"task": {"python_wheel_task": {"parameters": ["--apply=declarative"]}}})
         if not self._is_in("on_cluster"):
             return _mapping(joined(every, read("parts/serverless.yml")))
         packages = [{"pypi": {"package": name}} for name in extras(self._captured.engine, "databricks")]

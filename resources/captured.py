@@ -23,7 +23,10 @@ SUFFIXES = (".yml", ".yaml")
 
 @dataclass(frozen=True)
 class Captured:
-    """One captured database. The schemas are named without what a target puts in front."""
+    """One captured database. The schemas are named without what a target puts in front.
+
+    ``declarative``: the file leaves silver to a declarative pipeline.
+    """
 
     file: Path
     name: str
@@ -34,6 +37,7 @@ class Captured:
     control: str
     on_executors: bool = False
     """Its snapshots are read by Spark's workers, which serverless compute keeps from any network."""
+    declarative: bool = False
 
     @property
     def schemas(self) -> Mapping[str, str]:
@@ -66,7 +70,16 @@ def read_captured(path: Path) -> Captured:
     named = {layer: _text(path, target, layer) for layer in layer_schemas(name)} if catalog else {}
     schemas = {layer: named.get(layer) or schema for layer, schema in layer_schemas(name).items()}
     on_executors = _text(path, _section(document.data.get("run")), "snapshot_on") == "executors"
-    return Captured(path, name, ENGINE_NAMES[engine], catalog, **schemas, on_executors=on_executors)
+    declarative = _text(path, _section(document.data.get("apply")), "mode") == "declarative"
+    return Captured(
+        path,
+        name,
+        ENGINE_NAMES[engine],
+        catalog,
+        **schemas,
+        on_executors=on_executors,
+        declarative=declarative,
+    )
 
 
 def key_of(name: str) -> str:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Optional, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, Optional, TypeVar
 
 import typer
 from typer.main import get_command
@@ -75,9 +75,13 @@ def cdc(
         Optional[str],  # noqa: UP045
         typer.Option(metavar="SCOPE", help="Databricks scope that has what ${env:NAME} asks for."),
     ] = None,
+    apply: Annotated[
+        Optional[Literal["merge", "declarative"]],  # noqa: UP045
+        typer.Option(help="Who keeps silver, in place of apply: mode: of the file."),
+    ] = None,
 ) -> None:
     """Change data capture from databases into Delta Lake, on PySpark, without Kafka."""
-    overrides.use(target or [], secrets)
+    overrides.use(target or [], secrets, apply)
 
 
 @app.command()
@@ -295,7 +299,7 @@ def _work(path: Path, verb: Callable[[Runner], T]) -> T:
 
 
 def _load(path: Path) -> Pipeline:
-    pipeline = load(path, overrides.environment(), overrides.target())
+    pipeline = overrides.applied(load(path, overrides.environment(), overrides.target()))
     logs.name_pipeline(pipeline.name)
     return pipeline
 

@@ -24,6 +24,7 @@ __all__ = [
     "incomplete",
     "older",
     "show_current",
+    "vanished",
 ]
 
 
@@ -54,6 +55,14 @@ def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
     from cdc_lib.silver import merging
 
     return merging.older(lake, target, batch)
+
+
+def vanished(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
+    """The same by what bronze says alone, for silver that somebody else keeps: keys of the rows that lived
+    before ``batch``, and that no batch from there on touched."""
+    from cdc_lib.silver import merging
+
+    return merging.vanished(lake, target, batch)
 
 
 def incomplete(lake: Lake, target: SilverTable) -> pa.Table:

@@ -93,6 +93,20 @@ def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
     return _sorted_keys(rows, target)
 
 
+def vanished(lake: Lake, target: SilverTable, batch: int) -> pa.Table:
+    """See :func:`cdc_lib.silver.vanished`."""
+    shape = Shape(target.table, history=True)
+    before = bronze.batches(lake, target.bronze, 0, batch - 1)
+    seen = events(bronze.batches(lake, target.bronze, batch - 1, MAX_BATCH), shape).select("k").distinct()
+    emptied = before.where(F.col("op") == "t").agg(F.coalesce(F.max("_sequence"), F.lit(0)).alias("at"))
+    last = events(before, shape).groupBy("k").agg(F.max_by("op", "sq").alias("op"), F.max("sq").alias("sq"))
+    living = last.crossJoin(emptied).where((F.col("op") != "d") & (F.col("sq") > F.col("at")))
+    rows = living.alias("old").join(seen.alias("new"), F.expr("old.k <=> new.k"), "left_anti")
+    key = [F.col("k")[k].alias(name) for k, name in shape.keys.items()]
+    found: pa.Table = rows.select(*key).sort(*map(quoted, target.table.key)).toArrow()
+    return found
+
+
 def incomplete(lake: Lake, target: SilverTable) -> pa.Table:
     """See :func:`cdc_lib.silver.incomplete`."""
     if not lake.exists(target.silver) or UNAVAILABLE not in {

@@ -37,10 +37,12 @@ META: Mapping[str, Field] = {
         ),
     )
 }
+KEPT_BY = "cdc.declarative"
+"""Property of silver tables that a declarative pipeline keeps, so that no run merges into them."""
 LARGE_BYTES = 32 << 20
 """From this size on a MERGE marks rows as deleted instead of rewriting their files."""
 
-_MAPPING = "delta.columnMapping.mode"
+MAPPING = "delta.columnMapping.mode"
 _VECTORS = "delta.enableDeletionVectors"
 _WIDENING = "delta.enableTypeWidening"
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
@@ -117,6 +119,13 @@ def ensure(lake: Lake, target: SilverTable, incarnation: str) -> bool:
     """
     _refuse_meta_names(target.table)
     created = not lake.exists(target.silver)
+    if not created and KEPT_BY in lake.properties(target.silver):
+        raise FixConfiguration(
+            f"{target.silver.sql} is kept by a declarative pipeline",
+            why="what is merged into it would be undone, or keep that from working",
+            remedy="say apply: {mode: declarative} in the file; or drop the declarative pipeline and "
+            "its tables: the next run makes them anew from bronze",
+        )
     if created:
         _create(lake, target, incarnation)
     else:
@@ -174,8 +183,8 @@ def _create(lake: Lake, target: SilverTable, incarnation: str) -> None:
     properties = {"cdc.incarnation": incarnation, "cdc.table_id": target.table_id}
     if target.silver.path is None:
         properties[_VECTORS] = "true"
-    if any(_needs_mapping(name) for name in target.table.names):
-        properties[_MAPPING] = "name"
+    if any(needs_mapping(name) for name in target.table.names):
+        properties[MAPPING] = "name"
     fields = [_field(column) for column in target.table.columns] + meta
     lake.create(target.silver, fields, comment=target.table.comment, properties=properties)
 
@@ -207,14 +216,14 @@ def _set(lake: Lake, target: SilverTable, name: str, value: str = "true") -> Non
         lake.execute(f"ALTER TABLE {target.silver.sql} SET TBLPROPERTIES ('{name}' = '{value}')")
 
 
-def _needs_mapping(name: str) -> bool:
+def needs_mapping(name: str) -> bool:
     return not _NEEDS_MAPPING.isdisjoint(name)
 
 
 def _add_column(lake: Lake, target: SilverTable, new: Field, place: str) -> None:
-    if _needs_mapping(new.name):
+    if needs_mapping(new.name):
         # Harmless where it is on already; only now does a name need it.
-        _set(lake, target, _MAPPING, "name")
+        _set(lake, target, MAPPING, "name")
     comment = f" COMMENT {literal(new.comment)}" if new.comment else ""
     lake.execute(
         f"ALTER TABLE {target.silver.sql} ADD COLUMNS ({quoted(new.name)} {new.type}{comment} {place})"

@@ -17,6 +17,7 @@ from typing import Any
 
 import typer
 from databricks.bundles.jobs import Job
+from databricks.bundles.pipelines import Pipeline
 from databricks.bundles.schemas import Schema
 from databricks.bundles.secret_scopes import SecretScope
 from databricks.bundles.volumes import Volume
@@ -26,11 +27,18 @@ from cdc_lib.cli.app import app
 from cdc_lib.config import load
 from cdc_lib.errors import FixConfiguration
 from tests.bundle.built import Wheel
+from tests.bundle.declarative import declarative
 from tests.bundle.merged import ROOT, resolved
 from tests.bundle.quartz import mistake
 
 Config = Mapping[str, Any]
-KINDS: Mapping[str, Any] = {"jobs": Job, "schemas": Schema, "secret_scopes": SecretScope, "volumes": Volume}
+KINDS: Mapping[str, Any] = {
+    "jobs": Job,
+    "pipelines": Pipeline,
+    "schemas": Schema,
+    "secret_scopes": SecretScope,
+    "volumes": Volume,
+}
 TOP = {"bundle", "include", "python", "artifacts", "sync", "variables", "targets", "resources", "permissions"}
 TOP |= {"run_as", "presets", "workspace", "mode", "default", "target_variables", "values"}
 PRESETS = {
@@ -41,7 +49,7 @@ PRESETS = {
     "jobs_max_concurrent_runs",
 }
 LEVELS = {"CAN_MANAGE", "CAN_VIEW", "CAN_RUN"}
-READ_BY_PYTHON = {"separate_silver", "on_cluster", "fan_out", "workers"}
+READ_BY_PYTHON = {"separate_silver", "declarative_silver", "on_cluster", "fan_out", "workers"}
 INPUTS = 5000
 """Characters that the inputs of a loop may have (documentation of for_each_task, the lowest figure in it)."""
 PREFIXES = 4 * 20
@@ -84,11 +92,13 @@ def jobs(config: Config) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def tasks(config: Config) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Those that run something: of a loop, what it repeats."""
+    """The tasks that run ``cdc``, of a loop what it repeats; for those that start a declarative pipeline, see
+    ``declarative``."""
     for key, job in jobs(config):
         for task in job["tasks"]:
             inner = task.get("for_each_task", {}).get("task", task)
-            yield f"{key}.{inner['task_key']}", job, inner
+            if "pipeline_task" not in inner:
+                yield f"{key}.{inner['task_key']}", job, inner
 
 
 def loops(config: Config) -> Iterator[tuple[str, Mapping[str, Any], list[Mapping[str, str]]]]:
@@ -419,4 +429,5 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     permissions,
     words,
     built,
+    declarative,
 )

@@ -38,6 +38,7 @@ class PipelineUnderTest:
     tables: list[dict[str, Any]] = field(default_factory=list)
     target: dict[str, Any] | None = None
     writer: str = "direct"
+    apply: str = "merge"
 
     @property
     def file(self) -> Path:
@@ -54,6 +55,7 @@ class PipelineUnderTest:
             "source": self.source,
             "target": self.target or {"path": str(self.lake), "writer": self.writer},
             "tables": self.tables,
+            "apply": {"mode": self.apply},
             "run": {"poll_seconds": 1, **self.run_limits},
         }
         self.file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")

@@ -61,6 +61,12 @@ class PostgresPosition(Position):
             return None
         return self.lsn - earlier.lsn
 
+    def plain(self) -> Self:
+        return self.at(self.lsn)
+
+    def capped(self, after: Self, max_bytes: int) -> Self:
+        return self.at(min(self.lsn, after.lsn + max_bytes)) if after.history == self.history else self
+
     def at(self, lsn: int) -> Self:
         """Another place in the same history and timeline."""
         return type(self)(self.system, self.timeline, lsn)

@@ -169,7 +169,7 @@ EDITS = [
         "{mask: sha256}",
         ["tables[0].columns.amount (line 16): masks are not yet supported"],
     ),
-    ("mode: merge", "mode: declarative", ["apply.mode (line 17): declarative is not yet supported"]),
+    ("mode: merge", "mode: lazy", ["apply.mode (line 17): expected 'merge' or 'declarative'"]),
     ("threads: 2", "threads: 0", ["run.threads (line 18): expected a number greater than 0"]),
     ("threads: 2", "threads: true", ["run.threads (line 18): expected a whole number"]),
     ("threads: 2", "threads: two", ["run.threads (line 18): expected a whole number"]),
