@@ -57,8 +57,7 @@ class Fence:
         self._raise(lake, silver)
         nothing = lake.table(silver).limit(0)
         lake.append(silver, nothing, txn=txn)
-        ours = changes.join(self.lease().selectExpr("true AS held"), how="cross").drop("held")
-        said = lake.execute(merge.sql(), views={merge.changes: ours})
+        said = lake.execute(merge.sql(), views={merge.changes: self._if_held(changes)})
         if self.lease().isEmpty():
             raise RetryLater(
                 f"{self.owner} does not hold the lease any more",
@@ -67,6 +66,12 @@ class Fence:
             )
         lake.append(silver, nothing, txn=Txn(f"{txn.app_id}/merged", txn.version), metadata=marks)
         return said
+
+    def _if_held(self, changes: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        held = self.lease().agg(F.count("*").alias("held")).where("held > 0")
+        return changes.join(held, how="cross").drop("held")
 
     def _raise(self, lake: Lake, silver: TableRef) -> None:
         if silver.sql not in self._raised:
