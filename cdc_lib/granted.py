@@ -64,14 +64,17 @@ def _compare(grants: Sequence[Grant], principals: Mapping[str, str]) -> tuple[di
         workspace = _Workspace(WorkspaceClient())
         named = {RUNNER: workspace.me, **principals}
         return named, [workspace.finding(grant, named[grant.role]) for grant in grants if grant.role in named]
-    except (DatabricksError, ValueError) as error:
-        # ValueError is how the SDK says that it found no workspace to log in to.
-        raise FixConfiguration(
-            "the grants cannot be looked up",
-            why=f"the workspace answered with {type(error).__name__}",
-            remedy="databricks auth login, or set DATABRICKS_HOST and a login of the SDK's; the statements "
-            "above say what is needed",
-        ) from None
+    except DatabricksError as error:
+        why = f"the workspace answered with {type(error).__name__}"
+    except ValueError:
+        # How the SDK says that it found no workspace to log in to.
+        why = "no login to a workspace was found"
+    raise FixConfiguration(
+        "the grants cannot be looked up",
+        why=why,
+        remedy="databricks auth login, or set DATABRICKS_HOST and a login of the SDK's; the statements above "
+        "say what is needed",
+    )
 
 
 class _Workspace:

@@ -195,7 +195,7 @@ def test_without_a_login_the_statements_are_printed_and_that_is_said(
     result = check(tmp_path)
     assert result.exit_code == 0
     assert "TO `<runner>`;" in result.stdout
-    assert "the grants cannot be looked up" in result.stdout
+    assert "the grants cannot be looked up: no login to a workspace was found" in result.stdout
 
 
 def test_it_changes_nothing_there_and_shows_no_token(workspace: Workspace, tmp_path: Path) -> None:
