@@ -19,6 +19,7 @@ from cdc_lib.delta import Lake
 from cdc_lib.facts import Facts
 from cdc_lib.faults import reach
 from cdc_lib.progress import Progress
+from cdc_lib.unity import Governor
 
 log = logging.getLogger("cdc_lib.applying")
 
@@ -43,6 +44,8 @@ class Applier:
         self._pending: dict[str, Pending] = {}
         self._ready: set[str] = set()
         self._lock = threading.Lock()
+        self._governor = Governor(lake)
+        self._fence = silver.Fence(control.leases.held, control.leases.holder)
 
     def load(self, committed: int) -> None:
         """Find out at start what earlier runs left: batches above each table's applied one."""
@@ -96,6 +99,7 @@ class Applier:
             if silver.ensure(self._lake, target, self._incarnation) and after:
                 # Somebody dropped it: it is made anew from all of bronze.
                 after, facts = 0, None
+            self._governor.silver(target, self._pipeline.rule(entry.id))
             self._ready.add(entry.table_id)
         try:
             outcome = silver.apply(
@@ -105,6 +109,7 @@ class Applier:
                 upto=upto,
                 incarnation=self._incarnation,
                 facts=facts,
+                fence=self._fence,
             )
         except silver.KeylessUpdate as error:
             self._stop_silver(entry, str(error), upto)
@@ -144,13 +149,14 @@ class Applier:
         assert entry.table is not None
         rule = self._pipeline.rule(entry.id)
         return silver.SilverTable(
-            table=entry.table,
+            table=rule.described(entry.table),
             bronze=self._lake.ref("bronze", entry.state.bronze),
             silver=self._lake.ref("silver", entry.state.silver),
             table_id=entry.table_id,
             delete=rule.delete,
             since=dict(entry.since),
             scd=rule.scd,
+            pipeline=self._pipeline.name,
         )
 
     def report_unavailable(self, entry: CapturedTable, rows: int, batch: int) -> None:

@@ -58,6 +58,8 @@ _MESSAGES: Mapping[str, str] = {
     "greater_than": "expected a number greater than 0",
     "string_type": "expected a text",
     "path_type": "expected a path",
+    "tuple_type": "expected a list",
+    "dict_type": "expected keys with values",
     "mapping_type": "expected keys with values",
     "model_type": "expected keys with values",
 }

@@ -22,7 +22,7 @@ from cdc_lib.delta_direct import Conflict, Rows, Txn
 from cdc_lib.delta_log import ROWS_UNCHANGED, Commit, parse_metadata, restored_version
 from cdc_lib.errors import FixConfiguration
 from cdc_lib.nested_types import arrow_of_ddl, arrow_of_json, ddl_of_json, quoted
-from cdc_lib.own_sessions import OwnSessions, conflicts, shared
+from cdc_lib.own_sessions import OwnSessions, conflicts, view_name
 from cdc_lib.spark_session import session
 from cdc_lib.table_ref import Field, Layer, TableRef, literal
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cdc_lib.config import Target
 
-__all__ = ["Commit", "Conflict", "Field", "Lake", "Layer", "TableRef", "Txn", "literal"]
+__all__ = ["Commit", "Conflict", "Field", "Lake", "Layer", "TableRef", "Txn", "literal", "view_name"]
 
 _TXN_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -101,9 +101,9 @@ class Lake:
         if self._creates_directly(ref, properties or {}):
             direct.create(str(ref.path), _arrow_schema(fields), comment or "", properties or {})
             return
-        if ref.path is None:
-            schema = ".".join(quoted(part) for part in (ref.catalog or "", ref.schema) if part)
-            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}").collect()
+        # Unity Catalog may refuse even IF NOT EXISTS to those who need not create schemas.
+        if ref.path is None and not self.spark.catalog.databaseExists(ref.schema_sql):
+            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {ref.schema_sql}").collect()
         columns = ", ".join(field.sql for field in fields)
         statement = f"CREATE TABLE IF NOT EXISTS {ref.sql} ({columns}) USING DELTA"
         if comment:
@@ -206,20 +206,32 @@ class Lake:
         else:
             self.append(ref, self._frame(ref, rows, self.spark), txn=txn, metadata=metadata)
 
-    def upsert_rows(self, ref: TableRef, rows: Rows, keys: Sequence[str], *, txn: Txn | None = None) -> None:
+    def upsert_rows(
+        self,
+        ref: TableRef,
+        rows: Rows,
+        keys: Sequence[str],
+        *,
+        txn: Txn | None = None,
+        version: str | None = None,
+    ) -> None:
         """Replace the rows with equal ``keys`` and insert the others, in one commit.
 
+        :param version: a column that must be greater than in the row that is replaced, else nothing happens:
+            compare and swap that also holds where a platform takes no ``txn``.
         :raises Conflict: somebody changed the same rows at the same time.
         """
         if _is_direct(ref):
-            direct.upsert(str(ref.path), rows, keys, txn)
+            direct.upsert(str(ref.path), rows, keys, txn, version)
             return
         condition = " AND ".join(f"t.{quoted(key)} = s.{quoted(key)}" for key in keys)
+        newer = f" AND t.{quoted(version)} < s.{quoted(version)}" if version else ""
+        given = view_name()
         self.execute(
-            f"MERGE INTO {ref.sql} t USING cdc_rows s ON {condition} "
-            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+            f"MERGE INTO {ref.sql} t USING {given} s ON {condition} "
+            f"WHEN MATCHED{newer} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
             txn=txn if txn is not None and self.supports_dml_txn else None,
-            views={"cdc_rows": self._frame(ref, rows, self.spark)},
+            views={given: self._frame(ref, rows, self.spark)},
         )
 
     def execute(
@@ -230,10 +242,12 @@ class Lake:
         metadata: Mapping[str, Any] | None = None,
         views: Mapping[str, DataFrame] | None = None,
     ) -> list[dict[str, Any]]:
-        """Run one statement in a session of its own; its result rows (for DML, Delta's counts).
+        """Run one statement, in a session of its own if it needs settings; its result rows (for DML, Delta's
+        counts).
 
         :param txn: the statement changes nothing if its table has this version, or a later one, already.
-        :param views: frames that the statement may name.
+        :param metadata: noted with the commit where the platform takes such a setting (``supports_dml_txn``).
+        :param views: frames that the statement may name, by names that nobody else uses (``view_name``).
         :raises Conflict: somebody changed the same rows at the same time.
         :raises FixConfiguration: ``txn`` is given and this platform does not take it (``supports_dml_txn``).
         """
@@ -244,18 +258,20 @@ class Lake:
                 remedy="run on a cluster that does",
             )
         settings = {} if txn is None else {_TXN_ID: txn.app_id, _TXN_VERSION: str(txn.version)}
-        if metadata is not None:
+        if metadata is not None and self.supports_dml_txn:
             settings[_USER_METADATA] = json.dumps(metadata, sort_keys=True)
-        with conflicts(statement), self._own.borrow(settings) as spark, shared(views or {}, spark):
+        with conflicts(statement), self._own.using(settings, views or {}) as spark:
             rows = spark.sql(statement).collect()
         return [row.asDict(recursive=True) for row in rows]
 
     @property
     def supports_dml_txn(self) -> bool:
-        """Whether MERGE, UPDATE and DELETE can carry a transaction id; some platforms refuse the setting."""
+        """Whether MERGE, UPDATE and DELETE can carry a transaction id and metadata. These are settings of a
+        session; serverless compute takes six, and these are not among them (``tests/serverless.py``)."""
         with self._lock:
             if self._takes_txn is None:
-                self._takes_txn = self._own.accepts({_TXN_ID: "cdc-lib/probe", _TXN_VERSION: "0"})
+                probe = {_TXN_ID: "cdc-lib/probe", _TXN_VERSION: "0", _USER_METADATA: "{}"}
+                self._takes_txn = self._own.accepts(probe)
             return self._takes_txn
 
     def sync(self, ref: TableRef, since_version: int) -> None:

@@ -230,8 +230,10 @@ def add_files(path: str, files: Sequence[NewFile], txn: Txn, metadata: Mapping[s
     raise conflict(path)
 
 
-def upsert(path: str, rows: Rows, keys: Sequence[str], txn: Txn | None) -> None:
+def upsert(path: str, rows: Rows, keys: Sequence[str], txn: Txn | None, version: str | None = None) -> None:
     """Replace the rows with equal ``keys``, insert the others, in one commit; ``txn`` as in :func:`append`.
+
+    :param version: a column that must be greater than in the row that is replaced.
 
     :raises Conflict: the rows, or the transaction, were changed meanwhile.
     """
@@ -241,6 +243,7 @@ def upsert(path: str, rows: Rows, keys: Sequence[str], txn: Txn | None) -> None:
     if txn is not None and has(table, txn):
         return
     condition = " AND ".join(f'target."{key}" = source."{key}"' for key in keys)
+    newer = f'target."{version}" < source."{version}"' if version else None
     try:
         (
             table.merge(
@@ -250,7 +253,7 @@ def upsert(path: str, rows: Rows, keys: Sequence[str], txn: Txn | None) -> None:
                 target_alias="target",
                 commit_properties=_commit(txn, None),
             )
-            .when_matched_update_all()
+            .when_matched_update_all(newer)
             .when_not_matched_insert_all()
             .execute()
         )

@@ -29,6 +29,7 @@ from cdc_lib.noting import Note, packed
 from cdc_lib.position import Position
 from cdc_lib.reading import ReadBatch
 from cdc_lib.staging import StagedBatch, StagedTable
+from cdc_lib.unity import Governor
 
 
 class Ladder:
@@ -44,6 +45,7 @@ class Ladder:
         self.source_type = source_type
         self.versions: dict[str, int] = {}
         """Delta version of each bronze table after our last commit to it, by table id."""
+        self._governor = Governor(lake)
 
     def seal(self, batch: ReadBatch, configuration: str) -> Seal:
         """Fix what batch N is. Its schema versions are written first: they count only if the seal stands.
@@ -144,6 +146,7 @@ class Ladder:
         ref = self.bronze(staged.table_id, captured)
         marks = bronze.Marks(self.pipeline.name, seal.incarnation, staged.table_id)
         bronze.ensure(self.lake, ref, staged.table, self.source_type, marks)
+        self._governor.bronze(ref, self.pipeline.rule(staged.table.id))
         self.refuse_foreign_writes(captured[staged.table_id])
         if not staged.rows:
             return self.lake.version(ref)

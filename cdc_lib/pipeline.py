@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from typing_extensions import Self
 
 from cdc_lib.properties import expression, matches, property_table
-from cdc_lib.schema import TableId
+from cdc_lib.schema import Table, TableId
 from cdc_lib.secrets import SecretRef
 from cdc_lib.types import arrow_type, spark_type
 from cdc_lib.yaml_source import Remark
@@ -221,6 +221,31 @@ class TableRule(_Section):
     columns: Mapping[str, Annotated[str, BeforeValidator(_column_type)]] = Field(
         default_factory=dict, description="Spark types of columns, instead of those of the type table."
     )
+    comment: str | None = Field(
+        default=None, description="Comment of silver's table, if the source has none."
+    )
+    comments: Mapping[str, str] = Field(
+        default_factory=dict, description="Comments of silver's columns that have none at the source."
+    )
+    tags: Mapping[str, str] = Field(
+        default_factory=dict, description="Tags of the tables, set in Unity Catalog alone."
+    )
+    pii: tuple[str, ...] = Field(
+        default=(),
+        description="Columns with personal data: tagged `pii` in Unity Catalog, as are the rows in bronze.",
+    )
+
+    def described(self, table: Table) -> Table:
+        """The table with this rule's comments where the source has none."""
+        columns = tuple(
+            replace(column, comment=column.comment or self.comments.get(column.name))
+            for column in table.columns
+        )
+        return replace(table, columns=columns, comment=table.comment or self.comment)
+
+    def unknown_columns(self, table: Table) -> list[str]:
+        """Columns that this rule describes and the table does not have."""
+        return sorted({*self.pii, *self.comments} - set(table.names))
 
 
 class ApplyConfig(_Section):
@@ -255,6 +280,8 @@ class Limits(_Section):
 
 
 _ANY_TABLE = TableRule(match=".*")
+_ONLY_SAID = {"comment", "comments", "tags", "pii"}
+"""Of a rule, what is said about a table and changes no row."""
 
 
 def rule_for(rules: Sequence[TableRule], table: TableId) -> TableRule:
@@ -308,7 +335,7 @@ class Pipeline:
         content = {
             "engine": self.source.engine,
             "source": {name: self.source[name] for name in shaping},
-            "tables": [rule.model_dump(mode="json") for rule in self.tables],
+            "tables": [rule.model_dump(mode="json", exclude=_ONLY_SAID) for rule in self.tables],
             "apply": self.apply.model_dump(mode="json"),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=sorted).encode()).hexdigest()

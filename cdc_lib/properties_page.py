@@ -146,12 +146,12 @@ def _accepted(about: Mapping[str, Any]) -> str:
     if "enum" in about or "const" in about:
         return _code(map(str, about.get("enum") or [about["const"]]))
     least = f" above {about['exclusiveMinimum']}" if "exclusiveMinimum" in about else ""
-    words = {"integer": "a whole number", "string": "a text", "object": "keys with values"}
+    words = {"integer": "a whole number", "string": "a text", "object": "keys with values", "array": "a list"}
     return ("a path" if about.get("format") == "path" else words[about["type"]]) + least
 
 
 def _plain(default: Any) -> str:
-    return "" if default in (None, {}) else f"`{default}`"
+    return "" if default in (None, {}, [], ()) else f"`{default}`"
 
 
 def _code(values: Iterable[str]) -> str:

@@ -28,7 +28,12 @@ class TableRef:
         """The table's name in a statement, quoted."""
         if self.path is not None:
             return f"delta.{quoted(self.path)}"
-        return ".".join(quoted(part) for part in (self.catalog or "", self.schema, self.name) if part)
+        return f"{self.schema_sql}.{quoted(self.name)}"
+
+    @property
+    def schema_sql(self) -> str:
+        """The table's schema in a statement, quoted."""
+        return ".".join(quoted(part) for part in (self.catalog or "", self.schema) if part)
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"

@@ -85,11 +85,27 @@ def cdc(
 
 
 @app.command()
-def check(pipeline: Name = None, json: Json = False, debug: Debug = False) -> None:
+def check(
+    pipeline: Name = None,
+    databricks: Annotated[
+        bool,
+        typer.Option("--databricks", help="Look at rights in Unity Catalog instead, and print the grants."),
+    ] = False,
+    principal: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(metavar="ROLE=NAME", help="With --databricks: who runner, operators, analysts are."),
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
     """Connect and say what is missing, each finding with its remedy; writes nothing."""
     from cdc_lib.checking import check_pipeline, worst
 
     loaded = _load(selection.select(pipeline))
+    if databricks:
+        from cdc_lib.cli.rights import show_grants
+
+        raise typer.Exit(show_grants(loaded, principal or [], json=json))
     findings = run_stoppable(lambda _: check_pipeline(loaded), patient=False)
     if json:
         output.show_json([vars(finding) for finding in findings])

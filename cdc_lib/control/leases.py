@@ -1,7 +1,8 @@
 """Who may write: one row a pipeline, replaced by compare and swap.
 
-Each change of the row carries ``number`` as a Delta transaction version: of two runners that read the same
-row, one commit stands, the other conflicts or is skipped and reads the winner back.
+Each change of the row carries ``number`` as a Delta transaction version, and replaces none of the same or a
+higher number: of two runners that read the same row, one commit stands, the other conflicts or changes
+nothing and reads the winner back.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import uuid
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cdc_lib.clock import now
 from cdc_lib.control.row import ControlTable, Stored
 from cdc_lib.delta import Conflict, Lake, Txn
 from cdc_lib.errors import RetryLater
+from cdc_lib.table_ref import literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 RELEASED = datetime(1970, 1, 1, tzinfo=timezone.utc)
 """End of a lease that was given back: past by every clock, also one that is behind."""
@@ -58,6 +63,11 @@ class Leases(ControlTable[Lease]):
     def current(self) -> Lease | None:
         """The newest lease, valid or not."""
         return max(self.load(), key=lambda lease: lease.number, default=None)
+
+    def held(self) -> DataFrame:
+        """A frame that has a row as long as nobody took the lease from ``holder``."""
+        held: DataFrame = self._lake.table(self.ref).where(f"runner = {literal(self.holder)}")
+        return held.where(f"pipeline = {literal(self._pipeline)}")
 
     def acquire(self, runner: str, seconds: int, incarnation: str = "") -> Lease:
         """Take the lease: none is there, it has run out, or its process on this machine is gone.
@@ -114,7 +124,8 @@ class Leases(ControlTable[Lease]):
     def _swap(self, lease: Lease) -> Lease:
         txn = Txn(f"lease/{self._pipeline}", lease.number)
         try:
-            self._lake.upsert_rows(self.ref, [self._to_dict(lease)], ["pipeline"], txn=txn)
+            row = self._to_dict(lease)
+            self._lake.upsert_rows(self.ref, [row], ["pipeline"], txn=txn, version="number")
         except Conflict:
             raise _taken_over(lease, self.current()) from None
         held = self.current()

@@ -2,8 +2,8 @@
 
 ``table`` says what a silver table is, ``events`` reads a range of bronze, ``reduce`` and ``moves`` bring it
 down to one row per key, ``versions`` to one per version (SCD type 2), ``statement`` is the MERGE, ``merging``
-runs it, ``keyless`` covers tables whose rows cannot be told apart. Spark is imported when something is
-applied, not before.
+runs it, ``fence`` guards it on serverless compute, ``keyless`` covers tables whose rows cannot be told apart.
+Spark is imported when something is applied, not before.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from cdc_lib.delta import Lake
 from cdc_lib.facts import Facts
+from cdc_lib.silver.fence import Fence
 from cdc_lib.silver.table import Applied, KeylessUpdate, SilverTable, ensure, show_current
 
 __all__ = [
     "Applied",
+    "Fence",
     "KeylessUpdate",
     "SilverTable",
     "applied",
@@ -36,6 +38,7 @@ def apply(
     upto: int,
     incarnation: str,
     facts: Facts | None = None,
+    fence: Fence | None = None,
 ) -> Applied:
     """Apply bronze's rows with ``after < _batch <= upto`` in one commit of transaction version ``upto``.
 
@@ -43,11 +46,14 @@ def apply(
     long as ``upto`` is never lower than what was applied, and a lower ``upto`` is skipped by Delta.
 
     :param facts: what kinds of rows these are; None: they are looked through.
+    :param fence: what keeps earlier owners out where a platform takes no transaction ids for MERGE.
     :raises KeylessUpdate: the rows that the changes mean cannot be told.
     """
     from cdc_lib.silver import merging
 
-    return merging.apply(lake, target, after=after, upto=upto, incarnation=incarnation, facts=facts)
+    return merging.apply(
+        lake, target, after=after, upto=upto, incarnation=incarnation, facts=facts, fence=fence
+    )
 
 
 def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:

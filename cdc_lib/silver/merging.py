@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from cdc_lib import bronze
-from cdc_lib.delta import Lake, Txn
+from cdc_lib.delta import Lake, Txn, view_name
 from cdc_lib.facts import Facts
 from cdc_lib.nested_types import quoted
 from cdc_lib.silver import keyless
 from cdc_lib.silver.events import Shape, events, facts_of_bronze
+from cdc_lib.silver.fence import Fence, has_batch
 from cdc_lib.silver.moves import base_rows, filled, last_of_each_key, lives, ordered, settled
 from cdc_lib.silver.reduce import last_lives, outcomes
-from cdc_lib.silver.statement import CHANGES, CountMerge, Merge, VersionMerge
+from cdc_lib.silver.statement import CountMerge, Merge, VersionMerge
 from cdc_lib.silver.table import (
     DELETED_AT,
     END_AT,
@@ -36,7 +40,14 @@ MAX_BATCH = 1 << 31
 
 
 def apply(
-    lake: Lake, target: SilverTable, *, after: int, upto: int, incarnation: str, facts: Facts | None
+    lake: Lake,
+    target: SilverTable,
+    *,
+    after: int,
+    upto: int,
+    incarnation: str,
+    facts: Facts | None,
+    fence: Fence | None,
 ) -> Applied:
     """See :func:`cdc_lib.silver.apply`."""
     txn = Txn(f"{incarnation}/silver/{target.table_id}", upto)
@@ -56,18 +67,10 @@ def apply(
         # Read three times from here on: for what stays unknown, and by both passes of the MERGE.
         changes = settled(changes)
     meta = _with_lazy_columns(lake, target, changes, shape)
-    merge = statement(target.silver.sql, shape, meta)
+    merge = statement(target.silver.sql, shape, meta, view_name())
     only_adds = not target.table.key and statement is Merge and not shape.survey.truncates
-    if only_adds or (after == 0 and _is_empty(lake, target)):
-        written = changes if target.soft or target.history else changes.where(~F.col("deleted"))
-        row = [F.expr(value).alias(name) for name, value in merge.inserts().items()]
-        lake.append(target.silver, written.alias("s").select(*row), txn=txn, metadata=marks)
-        counts: dict[str, int] = {}
-    else:
-        use_vectors_if_large(lake, target)
-        # Delta says nothing at all about a MERGE that it skipped because of its transaction version.
-        said = lake.execute(merge.sql(), txn=txn, metadata=marks, views={CHANGES: changes})
-        counts = next(iter(said), {})
+    appends = only_adds or (after == 0 and _is_empty(lake, target))
+    counts = _write(lake, target, (merge, changes), (txn, marks), appends=appends, fence=fence)
     return Applied(
         rows=shape.survey.rows,
         inserted=counts.get("num_inserted_rows"),
@@ -76,6 +79,33 @@ def apply(
         unavailable=_not_known(lake, target, after) if shape.held and UNAVAILABLE in meta else 0,
         specials=shape.survey.specials,
     )
+
+
+def _write(
+    lake: Lake,
+    target: SilverTable,
+    work: tuple[Merge | VersionMerge, DataFrame],
+    commit: tuple[Txn, Mapping[str, Any]],
+    *,
+    appends: bool,
+    fence: Fence | None,
+) -> Mapping[str, int]:
+    """One commit of what changes; what Delta says of it, if anything."""
+    (merge, changes), (txn, marks) = work, commit
+    fenced = fence is not None and not lake.supports_dml_txn
+    if appends:
+        written = changes if target.soft or target.history else changes.where(~F.col("deleted"))
+        row = [F.expr(value).alias(name) for name, value in merge.inserts().items()]
+        lake.append(target.silver, written.alias("s").select(*row), txn=txn, metadata=marks)
+        if not fenced or has_batch(lake, target.silver, marks):
+            return {}
+    use_vectors_if_large(lake, target)
+    if fence is not None and fenced:
+        said = fence.merge(lake, target.silver, merge, changes, commit)
+    else:
+        # Delta says nothing at all about a MERGE that it skipped because of its transaction version.
+        said = lake.execute(merge.sql(), txn=txn, metadata=marks, views={merge.changes: changes})
+    return next(iter(said), {})
 
 
 def older(lake: Lake, target: SilverTable, batch: int) -> pa.Table:

@@ -20,25 +20,26 @@ from cdc_lib.silver.table import (
     text,
 )
 
-CHANGES = "changes"
 _NO_NAMES = "CAST(array() AS ARRAY<STRING>)"
 _NO_TEXTS = "CAST(map() AS MAP<STRING, STRING>)"
 
 
 @dataclass(frozen=True)
 class Merge:
-    """``silver`` is the table in SQL, ``meta`` which of the optional meta columns it has."""
+    """``silver`` is the table in SQL, ``meta`` which of the optional meta columns it has, ``changes`` the
+    view's name."""
 
     silver: str
     shape: Shape
     meta: frozenset[str]
+    changes: str = "changes"
 
     def sql(self) -> str:
         """One MERGE. ``s`` rows are applied only onto older ``t`` rows, whatever is replayed."""
         newer = f"s.sq > {_held(SEQUENCE)}"
         soft = self.shape.soft
         clauses = [
-            f"MERGE INTO {self.silver} AS t USING {CHANGES} AS s ON {self.on()}",
+            f"MERGE INTO {self.silver} AS t USING {self.changes} AS s ON {self.on()}",
             "" if soft else f"WHEN MATCHED AND {newer} AND s.deleted THEN DELETE",
             f"WHEN MATCHED AND {newer} THEN UPDATE SET {_assignments(self._updates())}",
             f"WHEN NOT MATCHED{'' if soft else ' AND NOT s.deleted'} THEN {_insert(self.inserts())}",
@@ -112,7 +113,7 @@ class CountMerge(Merge):
 
     def sql(self) -> str:
         clauses = [
-            f"MERGE INTO {self.silver} AS t USING {CHANGES} AS s ON t.{SEQUENCE} = s.sq",
+            f"MERGE INTO {self.silver} AS t USING {self.changes} AS s ON t.{SEQUENCE} = s.sq",
             "WHEN MATCHED AND s.deleted THEN DELETE",
             f"WHEN NOT MATCHED AND NOT s.deleted THEN {_insert(self.inserts())}",
             self._truncates(),
@@ -128,6 +129,7 @@ class VersionMerge:
     silver: str
     shape: Shape
     meta: frozenset[str]
+    changes: str = "changes"
 
     def sql(self) -> str:
         key = " AND ".join(f"t.{quoted(name)} <=> s.{k}" for k, name in self.shape.keys.items())
@@ -135,7 +137,7 @@ class VersionMerge:
         row = self.inserts()
         changed = {name: value for name, value in row.items() if name not in (START_AT, COMMITTED_AT)}
         clauses = [
-            f"MERGE INTO {self.silver} AS t USING {CHANGES} AS s ON {key} AND t.{START_AT} = s.sq",
+            f"MERGE INTO {self.silver} AS t USING {self.changes} AS s ON {key} AND t.{START_AT} = s.sq",
             f"WHEN MATCHED AND {is_open} THEN UPDATE SET {_assignments(changed)}",
             f"WHEN NOT MATCHED THEN {_insert(row)}",
             self._truncates(),

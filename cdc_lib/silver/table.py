@@ -66,6 +66,7 @@ class SilverTable:
     delete: Literal["hard", "soft"] = "hard"
     since: Mapping[str, int] = field(default_factory=dict)
     scd: Literal[1, 2] = 1
+    pipeline: str = ""
 
     @property
     def history(self) -> bool:
@@ -180,7 +181,13 @@ def _create(lake: Lake, target: SilverTable, incarnation: str) -> None:
     if target.history:
         names = [START_AT, END_AT, COMMITTED_AT, ENDED_AT]
     meta = [META[name] for name in names]
-    properties = {"cdc.incarnation": incarnation, "cdc.table_id": target.table_id}
+    properties = {
+        "cdc.pipeline": target.pipeline,
+        "cdc.incarnation": incarnation,
+        "cdc.table_id": target.table_id,
+        "cdc.source_table": str(target.table.id),
+        "cdc.bronze": str(target.bronze),
+    }
     if target.silver.path is None:
         properties[_VECTORS] = "true"
     if any(needs_mapping(name) for name in target.table.names):

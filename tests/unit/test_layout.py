@@ -33,7 +33,7 @@ SOURCE = {"source", "embedded"}
 TABLES = {"delta", "delta_direct", "delta_log", "named_tables", "nested_types", "own_sessions", "table_ref"}
 TABLES |= {"spark_session", "java"}
 LAYERS = {"control", "bronze", "bronze_reader", "bronze_direct", "silver", "views", "staging", "transforms"}
-LAYERS |= {"staged_files"}
+LAYERS |= {"staged_files", "unity"}
 RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot", "due"}
 RUNNER |= {
     "metrics",
@@ -55,6 +55,8 @@ TOP = {
     "cli",
     "__main__",
     "checking",
+    "granted",
+    "grants",
     "status",
     "plan",
     "planning",
