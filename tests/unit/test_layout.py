@@ -54,6 +54,7 @@ TOP = {
     "cli",
     "__main__",
     "checking",
+    "monitoring",
     "status",
     "plan",
     "planning",
