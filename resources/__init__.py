@@ -1,8 +1,9 @@
 """What the bundle deploys for each captured database, called by ``databricks bundle`` (see databricks.yml).
 
 A file under ``pipelines/`` is all it takes: three schemas, a staging volume, a capture job, one for upkeep,
-and one for silver if that has a schedule of its own. What these look like stands in YAML: ``per_pipeline/``
-has one resource a file, ``parts/`` what jobs share. What there is one of for all stands beside this file.
+and one for silver if that has a schedule of its own; with a warehouse, a dashboard and alerts. What these
+look like stands in YAML: ``per_pipeline/`` has one resource a file, ``parts/`` what jobs or alerts share.
+What there is one of for all stands beside this file.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
+from databricks.bundles.alerts import Alert
 from databricks.bundles.core import Bundle, Location, Resources
+from databricks.bundles.dashboards import Dashboard
 from databricks.bundles.jobs import Job
 from databricks.bundles.schemas import Schema
 from databricks.bundles.volumes import Volume
@@ -22,6 +25,7 @@ from resources.captured import Captured, key_of, pipeline_files, read_captured
 from resources.templates import FOLDER, filled, joined, read, without_nobody
 
 PIPELINES = FOLDER.parent / "pipelines"
+ALERTS = ("lag", "silence", "errored", "retention", "structure")
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "staging": ("operators",),
     "prod": ("operators", "service_principal"),
@@ -81,6 +85,17 @@ class _Deployment:
         for verb in ("capture", "upkeep", *(("apply",) if self._apart else ())):
             content, location = self._content(f"{verb}.job.yml", self._parts())
             self._resources.add_job(f"{self._key}_{verb}", Job.from_dict(content), location=location)
+        if self._bundle.variables.get("warehouse_id"):
+            self._add_monitoring()
+
+    def _add_monitoring(self) -> None:
+        """What asks the control tables by SQL, for which there must be a warehouse."""
+        content, location = self._content("monitoring.dashboard.yml")
+        dashboard = Dashboard.from_dict(content)
+        self._resources.add_dashboard(f"{self._key}_monitoring", dashboard, location=location)
+        for name in ALERTS:
+            content, location = self._content(f"{name}.alert.yml", base=read("parts/every_alert.yml"))
+            self._resources.add_alert(f"{self._key}_{name}", Alert.from_dict(content), location=location)
 
     def _refuse_twins(self) -> None:
         taken = {f"{self._key}_capture"} & self._resources.jobs.keys()
@@ -94,9 +109,11 @@ class _Deployment:
                 remedy="give each pipeline a name and schemas of its own",
             )
 
-    def _content(self, name: str, parts: Mapping[str, Any] | None = None) -> tuple[Any, Location]:
+    def _content(
+        self, name: str, parts: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None
+    ) -> tuple[Any, Location]:
         path = FOLDER / "per_pipeline" / name
-        content = read(f"per_pipeline/{name}")
+        content = joined(base or {}, read(f"per_pipeline/{name}"))
         if parts:
             tasks = [joined(parts["task"], task) for task in content.pop("tasks")]
             content = {**joined(parts["job"], content), "tasks": tasks}

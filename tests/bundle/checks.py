@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from databricks.bundles.alerts import Alert
+from databricks.bundles.dashboards import Dashboard
 from databricks.bundles.jobs import Job
 from databricks.bundles.schemas import Schema
 from databricks.bundles.secret_scopes import SecretScope
@@ -25,11 +27,13 @@ from cdc_lib.cli.app import app
 from cdc_lib.config import load
 from cdc_lib.errors import FixConfiguration
 from tests.bundle.built import Wheel
+from tests.bundle.dashboards import monitoring
 from tests.bundle.merged import ROOT, resolved
 from tests.bundle.quartz import mistake
 
 Config = Mapping[str, Any]
 KINDS: Mapping[str, Any] = {"jobs": Job, "schemas": Schema, "secret_scopes": SecretScope, "volumes": Volume}
+KINDS = {**KINDS, "dashboards": Dashboard, "alerts": Alert}
 TOP = {"bundle", "include", "python", "artifacts", "sync", "variables", "targets", "resources", "permissions"}
 TOP |= {"run_as", "presets", "workspace", "mode", "default", "target_variables", "values"}
 PRESETS = {
@@ -380,5 +384,6 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     grants,
     permissions,
     words,
+    monitoring,
     built,
 )
