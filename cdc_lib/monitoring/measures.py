@@ -73,7 +73,11 @@ def _ours(overview: Overview) -> Iterator[Row]:
         status.headroom_bytes,
     )
     yield Measure("cdc.batch", "Number of the newest committed batch"), labels, status.batch
-    yield Measure("cdc.last_success", "When a run last ended well, Unix time", "s"), labels, _unix(last)
+    yield (
+        Measure("cdc.last_success.timestamp", "When a run last ended well, Unix time", "s"),
+        labels,
+        _unix(last),
+    )
     if run := status.last_run:
         took = (run.ended_at - run.started_at).total_seconds()
         yield Measure("cdc.last_run.failed", "1 if the last run failed"), labels, run.outcome == "failed"

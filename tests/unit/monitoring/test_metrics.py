@@ -34,7 +34,9 @@ def test_prometheus_reads_back_what_was_measured() -> None:
     assert value(found, "cdc_lag_size_bytes", **shop) == 0
     assert value(found, "cdc_delay_seconds", **shop) == 4
     assert value(found, "cdc_retained_bytes", **shop) == 3 << 20
-    assert value(found, "cdc_last_success_seconds", **shop) == pytest.approx(ago(minutes=2.6).timestamp())
+    assert value(found, "cdc_last_success_timestamp_seconds", **shop) == pytest.approx(
+        ago(minutes=2.6).timestamp()
+    )
     assert value(found, "cdc_tables", **shop, state="streaming") == 1
     assert value(found, "cdc_tables", **shop, state="snapshot") == 0
     assert value(found, "cdc_table_rows_total", **shop, table="public.orders") == 130
@@ -79,7 +81,7 @@ def test_what_is_not_known_is_left_out() -> None:
         "cdc_lag_size_bytes",
         "cdc_delay_seconds",
         "cdc_retained_bytes",
-        "cdc_last_success_seconds",
+        "cdc_last_success_timestamp_seconds",
     }
 
 
