@@ -54,6 +54,18 @@ def retention_percent(overview: Overview) -> float | None:
     return 100.0 * status.retained_bytes / max(1, limit)
 
 
+def at_risk(overview: Overview) -> bool:
+    """Whether the source is near the end of what it keeps for us."""
+    percent = retention_percent(overview)
+    return percent is not None and percent >= RETENTION_PERCENT
+
+
+def is_late(overview: Overview) -> bool:
+    """Whether there has been more at the source for too long."""
+    status = overview.status
+    return bool(status.lag_bytes) and (status.lag_seconds or 0) > LAG_MINUTES * 60
+
+
 def last_success(overview: Overview) -> datetime | None:
     """When a run ended well, or, of one that is under way, when it last committed."""
     ended = [run.ended_at for run in overview.runs if run.outcome in ("done", "going on")]
@@ -66,10 +78,11 @@ def _runs(overview: Overview) -> Iterator[Attention]:
     run = overview.status.last_run
     if run is not None and run.outcome == "failed":
         yield Attention("error", f"the last {run.verb} failed: {run.error}", run.remedy)
-    last = last_success(overview)
-    if overview.runs and (last is None or overview.at - last > timedelta(minutes=SILENCE_MINUTES)):
-        ago = "ever" if last is None else f"for {seconds((overview.at - last).total_seconds())}"
-        yield Attention("error", f"no run ended well {ago}", "cdc run, and see what its schedule does")
+    # One that has never ended well is late only some time after its first try.
+    since = last_success(overview) or min((run.started_at for run in overview.runs), default=overview.at)
+    if overview.at - since > timedelta(minutes=SILENCE_MINUTES):
+        ago = seconds((overview.at - since).total_seconds())
+        yield Attention("error", f"no run ended well for {ago}", "cdc run, and see what its schedule does")
 
 
 def _tables(overview: Overview) -> Iterator[Attention]:
@@ -82,16 +95,17 @@ def _source(overview: Overview) -> Iterator[Attention]:
     status = overview.status
     if status.source_error:
         yield Attention("warning", f"the source: {status.source_error}", "cdc check")
-    if status.lag_bytes and (status.lag_seconds or 0) > LAG_MINUTES * 60:
-        behind = f"{size(status.lag_bytes)} of log are not captured, for {seconds(status.lag_seconds or 0)}"
-        yield Attention("warning", behind, "cdc run; if that is under way, it catches up")
-    percent = retention_percent(overview)
-    if percent is not None and percent >= RETENTION_PERCENT:
-        kept = (
-            f"the source keeps {size(status.retained_bytes or 0)} of log for us, {percent:.0f}% of its limit"
+    if is_late(overview):
+        behind = (
+            f"{size(status.lag_bytes or 0)} of log are not captured, for {seconds(status.lag_seconds or 0)}"
         )
+        yield Attention("warning", behind, "cdc run; if that is under way, it catches up")
+    if at_risk(overview):
+        kept, percent = size(status.retained_bytes or 0), retention_percent(overview)
         yield Attention(
-            "error", kept, "cdc run before it drops the log; a larger limit at the source gives time"
+            "error",
+            f"the source keeps {kept} of log for us, {percent:.0f}% of its limit",
+            "cdc run before it drops the log; a larger limit at the source gives time",
         )
 
 

@@ -16,7 +16,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from cdc_lib import __version__
 from cdc_lib.control.tables import State
 from cdc_lib.monitoring import plots
-from cdc_lib.monitoring.attention import Attention, attention, last_success, retention_percent
+from cdc_lib.monitoring.attention import (
+    Attention,
+    at_risk,
+    attention,
+    is_late,
+    last_success,
+    retention_percent,
+)
 from cdc_lib.monitoring.overview import Overview
 from cdc_lib.progress import seconds, size
 from cdc_lib.status import TableStatus
@@ -154,11 +161,10 @@ def _lag(overview: Overview) -> Tile:
         return Tile("Lag", "–", "nothing captured yet")
     if status.lag_bytes == 0:
         return Tile("Lag", "none", f"caught up at {status.position}")
-    late = any(each.remedy.startswith("cdc run;") for each in attention(overview))
     behind = (
         "the source does not say how much" if status.lag_bytes is None else f"{size(status.lag_bytes)} of log"
     )
-    return Tile("Lag", seconds(status.lag_seconds or 0), behind, "warning" if late else "good")
+    return Tile("Lag", seconds(status.lag_seconds or 0), behind, "warning" if is_late(overview) else "good")
 
 
 def _last_run(overview: Overview) -> Tile:
@@ -179,7 +185,7 @@ def _kept(overview: Overview) -> Tile:
     limit = "no limit set there"
     if status.headroom_bytes is not None:
         limit = f"{size(status.headroom_bytes)} left before it drops the log"
-    bad = any("keeps" in each.what for each in attention(overview))
+    bad = at_risk(overview)
     share = min(100.0, percent) if status.headroom_bytes is not None or bad else None
     return Tile(
         "Log kept at the source", size(status.retained_bytes), limit, "error" if bad else "good", share

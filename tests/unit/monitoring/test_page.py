@@ -128,6 +128,13 @@ def test_silence_is_told_after_two_hours() -> None:
     assert [each.what for each in told] == ["the last run failed: no route", "no run ended well for 2h01m"]
 
 
+def test_a_first_run_that_fails_is_told_once() -> None:
+    failed = run(1, "failed", error="no route")
+    assert [each.what for each in attention(quiet(runs=[failed], last_run=failed))] == [
+        "the last run failed: no route"
+    ]
+
+
 def test_a_run_that_is_under_way_is_no_silence() -> None:
     started = quiet(runs=[run(400)], committed_at=ago(minutes=1), running=True)
     assert attention(started) == []
