@@ -110,8 +110,10 @@ def _source(overview: Overview) -> Iterator[Attention]:
 
 
 def _incidents(overview: Overview) -> Iterator[Attention]:
+    said = {(table.table, table.reason) for table in overview.status.tables}
     for incident in reversed(overview.incidents):
-        # What heals by itself is history, not a task.
-        if overview.at - incident.at <= RECENT and not incident.remedy.startswith("nothing"):
+        # What heals by itself is history, not a task; what a table still says is said already.
+        heals = incident.remedy.startswith("nothing") or (incident.table, incident.message) in said
+        if overview.at - incident.at <= RECENT and not heals:
             name = f"{incident.table}: " if incident.table else ""
             yield Attention("warning", f"{name}{incident.message}", incident.remedy)

@@ -5,6 +5,7 @@ The template has the words, ``plots`` the shapes; here is what they are about.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from datetime import datetime
 from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from cdc_lib import __version__
 from cdc_lib.control.tables import State
@@ -104,7 +106,9 @@ def render(overviews: Sequence[Overview]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, clock=plots.clock_text, iso=datetime.isoformat)
+    environment.filters.update(
+        number=number, clock=plots.clock_text, iso=datetime.isoformat, breakable=breakable
+    )
     template = environment.get_template("page.html.j2")
     return template.render(
         views=[view(overview) for overview in overviews],
@@ -139,6 +143,11 @@ def number(count: float) -> str:
         if count >= unit:
             return f"{count / unit:.1f} {name}"
     return f"{count:,.0f}"
+
+
+def breakable(name: str) -> Markup:
+    """A name that may go on in a new line where its words end."""
+    return Markup(re.sub(r"([._])", r"\1<wbr>", str(escape(name))))
 
 
 def _tiles(overview: Overview) -> Iterator[Tile]:

@@ -17,6 +17,7 @@ import pytest
 from cdc_lib.embedded import EmbeddedPostgres
 from tests.bundle.queries import alerts, columns_of, control_columns, dashboard, datasets
 from tests.engines import kill
+from tests.engines.conformance import ops
 from tests.engines.connect_server import ConnectServer
 from tests.engines.pipelines import PipelineUnderTest
 from tests.engines.postgresql.conftest import source_section
@@ -26,6 +27,7 @@ from tests.servers.postgresql import Database
 QUERIES = datasets(dashboard())
 Rows = list[dict[str, Any]]
 LIMITS = {"batch_rows": 200, "chunk_rows": 100, "threads": 1}
+MESSAGE = '{"message": "hello"}'
 REFUSED = "changed in a way its bronze table cannot take"
 
 
@@ -42,8 +44,15 @@ class Story:
 
     @property
     def control(self) -> str:
-        assert self.pipeline.target is not None
-        return str(self.pipeline.target["control"])
+        """The schema of the catalog in which the control tables are registered."""
+        return f"{self.pipeline.name}_control"
+
+    def register(self) -> None:
+        """Runs on a path need no Spark and take a tenth of the time; the queries find the same tables."""
+        self.sql(f"CREATE SCHEMA {self.control}")
+        for name in control_columns():
+            folder = self.pipeline.lake / "control" / name
+            self.sql(f"CREATE TABLE {self.control}.{name} USING DELTA LOCATION '{folder}'")
 
     def sql(self, query: str) -> Rows:
         found: Rows = self.pipeline.spark.sql(query, self.pipeline.folder).to_pylist()
@@ -73,8 +82,16 @@ def write_and_tell(story: Story) -> None:
     )
     story.pipeline.run("capture")
     story.ask("captured", "tables", "schema_changes")
+    story.database.execute(
+        "ALTER TABLE lines ADD COLUMN price integer DEFAULT 5",
+        "INSERT INTO lines VALUES (3, 1, 'fig', 5)",
+    )
+    story.sql(f"INSERT INTO {story.control}.signals (id, type, data) VALUES ('s1', 'log', '{MESSAGE}')")
     story.pipeline.run()
-    story.ask("applied", "tables", "schema_changes", "throughput", "delays", "runs")
+    story.known["ops"] = [
+        op for table in ("orders", "lines") for op in ops(story.pipeline, f"public_{table}")
+    ]
+    story.ask("applied", "tables", "schema_changes", "throughput", "delays", "runs", "incidents", "signals")
 
 
 def fail(story: Story) -> None:
@@ -87,9 +104,7 @@ def fail(story: Story) -> None:
         f"UPDATE {story.control}.tables SET state = 'bronze_only', reason = 'no key', remedy = 'add a key' "
         "WHERE source_table = 'empty'"
     )
-    story.ask(
-        "failed", "overview", "attention", "states", "incidents", "signals", "not_yet", alert_retained_gib="1"
-    )
+    story.ask("failed", "overview", "attention", "states", "not_yet", alert_retained_gib="1")
     later = "INTERVAL 5 HOURS"
     story.sql(
         f"UPDATE {story.control}.runs SET started_at = started_at - {later}, ended_at = ended_at - {later}"
@@ -116,8 +131,6 @@ def story(
         pipeline = PipelineUnderTest(
             connect_server, folder, database.name, source_section(database, folder), LIMITS
         )
-        layers = {layer: f"{database.name}_{layer}" for layer in ("bronze", "silver", "control")}
-        pipeline.target = {"catalog": "spark_catalog", **layers}
         story = Story(pipeline, database)
         database.execute(
             "CREATE TABLE orders (id integer PRIMARY KEY, status text)",
@@ -128,6 +141,7 @@ def story(
             "ANALYZE",
         )
         kill.killed(pipeline, "committed:4", "capture")
+        story.register()
         story.known["pieces"] = pieces(pipeline)
         story.ask("killed", "snapshots", "overview", "throughput")
         pipeline.run()
@@ -158,7 +172,7 @@ def firing(*names: str) -> Mapping[str, bool]:
 @pytest.mark.timeout(600)
 def test_every_query_was_asked_and_has_the_columns_that_the_validator_sees(story: Story) -> None:
     asked = {name: rows for said in story.said.values() for name, rows in said.items() if rows}
-    assert asked.keys() | {"signals"} == QUERIES.keys()
+    assert asked.keys() == QUERIES.keys()
     tables = control_columns()
     for name, rows in asked.items():
         assert list(rows[0]) == columns_of(QUERIES[name], tables)
@@ -203,7 +217,7 @@ def test_changes_that_silver_lacks_are_told_and_a_new_column_waits(story: Story)
     assert (orders["snapshot_rows"], orders["log_rows"], orders["silver"]) == (1000, 6, "behind")
     assert orders["silver_batch"] < orders["last_batch"]
     assert story.one("captured", "tables", table="public.lines")["silver"] == "up to date"
-    change = story.one("captured", "schema_changes")
+    change = story.one("captured", "schema_changes", table="public.orders")
     assert (change["column"], change["kind"], change["status"]) == ("note", "added", "waiting for silver")
     assert story.fired["captured"] == firing("structure")
     (told,) = story.alerts["captured"]["structure"]
@@ -212,14 +226,17 @@ def test_changes_that_silver_lacks_are_told_and_a_new_column_waits(story: Story)
 
 def test_applied_changes_wait_no_more(story: Story) -> None:
     assert story.one("applied", "tables", table="public.orders")["silver"] == "up to date"
-    assert story.one("applied", "schema_changes")["status"] == "in silver"
+    found = {(row["table"], row["column"], row["status"]) for row in story.said["applied"]["schema_changes"]}
+    assert found == {("public.orders", "note", "in silver"), ("public.lines", "price", "in silver")}
     assert story.fired["applied"] == QUIET
 
 
 def test_throughput_and_delay_are_those_of_the_batches(story: Story) -> None:
     rows = story.said["applied"]["throughput"]
     by_kind = {kind: sum(row["rows"] for row in rows if row["kind"] == kind) for kind in ("snapshot", "log")}
-    assert by_kind == {"snapshot": 1002, "log": 6}
+    read = story.known["ops"].count("r")
+    assert read > 1002
+    assert by_kind == {"snapshot": read, "log": len(story.known["ops"]) - read}
     delays = [row["delay_seconds"] for row in story.said["applied"]["delays"]]
     assert delays
     assert all(0 <= delay < 300 for delay in delays)
@@ -235,6 +252,14 @@ def test_runs_say_what_they_did_and_what_the_source_kept(story: Story) -> None:
     assert (runs[1]["bronze_rows"], runs[1]["silver_rows"]) == (6, 0)
     assert runs[1]["behind_mib"] > 0
     assert all(run["retained_gib"] >= 0 for run in runs)
+
+
+def test_a_table_that_is_read_again_and_a_signal_are_told(story: Story) -> None:
+    incident = story.one("applied", "incidents")
+    assert (incident["kind"], incident["table"]) == ("rows recomputed", "public.lines")
+    signal = story.one("applied", "signals")
+    assert (signal["id"], signal["type"], signal["status"]) == ("s1", "log", "accepted")
+    assert signal["answer"]
 
 
 def test_a_failed_run_and_an_errored_table_come_with_their_remedy(story: Story) -> None:
@@ -305,6 +330,6 @@ def test_status_for_others_says_what_a_run_did(
     assert found["cdc_table_rows_total", "public.t"] == 4
     assert found["cdc_up", ""] == 1
     html = page.read_text(encoding="utf-8")
-    assert "public.t" in html
+    assert "public.<wbr>t" in html
     assert "Rows into bronze" in html
     assert json.dumps(found["cdc_last_run_failed", ""]) == "0.0"

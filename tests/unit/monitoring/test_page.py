@@ -18,7 +18,7 @@ from cdc_lib.status import TableStatus
 from tests.unit.monitoring.overviews import HOSTILE, LONG, NOW, ago, empty, quiet, run, troubled
 
 LOOK = plots.Look("Rows", lambda amount: f"{amount:g}", [("second", "read"), ("first", "changed")])
-EMPTY_TAGS = {"meta", "input", "rect"}
+EMPTY_TAGS = {"meta", "input", "rect", "wbr"}
 
 
 class Page(HTMLParser):
@@ -163,6 +163,9 @@ def test_incidents_that_healed_or_are_old_are_no_news() -> None:
         incidents=[incident("nothing: it is read again", 1), incident("look", 25), incident("look", 23)]
     )
     assert [(each.what, each.remedy) for each in attention(told)] == [("public.t: what", "look")]
+    errored = TableStatus("public.t", "bronze_only", 1, 0, 5, "what", "look")
+    both = quiet(incidents=told.incidents, tables=[errored])
+    assert [each.level for each in attention(both)] == ["error"]
 
 
 # -- plots
