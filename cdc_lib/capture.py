@@ -39,7 +39,7 @@ from cdc_lib.schema import TableId
 from cdc_lib.settling import Settling
 from cdc_lib.snapshot.on_executors import Executors
 from cdc_lib.snapshotting import Snapshots
-from cdc_lib.source import Source
+from cdc_lib.source import Source, Span
 
 log = logging.getLogger("cdc_lib.capture")
 
@@ -162,13 +162,24 @@ class Capture:
     def to_end(self) -> None:
         """Read up to the position that is current now, take snapshots that became due, apply."""
         if self.streaming:
-            self.stream_to(self.source.span().newest)
+            span = self.source.span()
+            self._note(span)
+            self.stream_to(span.newest)
             self._snapshots.take_waiting()
         self.apply()
         while self._settling.step():
             self._snapshots.take_waiting()
             self.apply()
         self.context.check_stop()
+
+    def _note(self, span: Span) -> None:
+        """What only the source knows, and nobody else can ask once the run is over."""
+        position = self.standing.position
+        behind = span.newest.bytes_since(position) if position is not None else None
+        found = {"behind": behind, "retained": span.retained_bytes, "headroom": span.headroom_bytes}
+        for what, count in found.items():
+            if count is not None:
+                self.context.metrics.set(f"source.{what}_bytes", max(0, count))
 
     def apply_committed(self) -> None:
         """Step 8 alone: bring silver up to the watermark."""

@@ -7,7 +7,9 @@ more than the rest of a small merge; counted on the way, it is nearly free (``do
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,8 @@ class Facts:
     ``unavailable``: columns that some after-image does not carry. ``oldest``: lowest schema version of a row
     that is no truncate. ``moves``: rows that are half of a key update; ``lacking_moves`` of them do not carry
     all columns, and ``oldest_move`` is their lowest schema version. ``specials``: rows with server text for a
-    column; ``key_specials`` of them for a key column.
+    column; ``key_specials`` of them for a key column. ``counts``: rows by operation; no merge depends on
+    them, monitoring adds them up.
     """
 
     rows: int = 0
@@ -46,6 +49,7 @@ class Facts:
     oldest_move: int | None = None
     specials: int = 0
     key_specials: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def __add__(self, other: Facts) -> Facts:
         return Facts(
@@ -59,6 +63,7 @@ class Facts:
             _lowest(self.oldest_move, other.oldest_move),
             self.specials + other.specials,
             self.key_specials + other.key_specials,
+            dict(Counter(self.counts) + Counter(other.counts)),
         )
 
     def to_json(self) -> str:
@@ -75,7 +80,8 @@ class Facts:
 
 def facts_of(rows: pa.RecordBatch, table: Table, batch: int) -> Facts:
     """The facts of staged rows (:func:`~cdc_lib.change.change_schema`, ordinals final) of a batch."""
-    ops = frozenset(pc.unique(rows.column("op")).to_pylist())
+    counts = {each["values"]: each["counts"] for each in pc.value_counts(rows.column("op")).to_pylist()}
+    ops = frozenset(counts)
     plain = ops - {Op.TRUNCATE.value}
     moved = pc.is_valid(rows.column("previous_key"))
     moves = pc.sum(moved).as_py() or 0
@@ -92,6 +98,7 @@ def facts_of(rows: pa.RecordBatch, table: Table, batch: int) -> Facts:
         oldest_move=table.version if moves else None,
         specials=specials,
         key_specials=_with_text(rows, table.key) if specials else 0,
+        counts=counts,
     )
 
 

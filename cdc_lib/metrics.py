@@ -22,6 +22,9 @@ class Metrics:
         with self._lock:
             self._counts[what] = value  # type: ignore[assignment]
 
-    def as_dict(self) -> dict[str, float]:
+    def take(self) -> dict[str, float]:
+        """What was counted so far; counting begins anew."""
         with self._lock:
-            return {name: float(value) for name, value in self._counts.items()}
+            taken = {name: float(value) for name, value in self._counts.items()}
+            self._counts.clear()
+            return taken

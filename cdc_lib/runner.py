@@ -36,6 +36,9 @@ from cdc_lib.surviving import Survivors
 
 log = logging.getLogger("cdc_lib.runner")
 
+REPORT_SECONDS = 600.0
+"""How often a continuous run writes what it did: dashboards and alerts know no more than that."""
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -166,6 +169,7 @@ class Runner:
             while continuous:
                 capture.next_round()
                 capture.to_end()
+                self._log.write_if_due()
             if then is not None:
                 then(capture)
 
@@ -177,8 +181,7 @@ class Runner:
 
     def _reported(self, verb: str, work: Callable[[], None]) -> RunResult:
         """The one boundary: whatever ends a run is written to ``control.runs`` before it goes on up."""
-        run_id, started = uuid.uuid4().hex, now()
-        clock = time.monotonic()
+        self._log = RunLog(verb, self._context)
         outcome = "done"
         error: BaseException | None = None
         try:
@@ -190,25 +193,40 @@ class Runner:
             outcome, error = "failed", failure
             raise
         finally:
-            self._context.metrics.set("seconds", time.monotonic() - clock)
-            ended = Run(
-                run_id,
-                verb,
-                started,
-                now(),
-                outcome,
-                *_reason(error),
-                metrics=self._context.metrics.as_dict(),
-            )
-            self._report(ended)
-        return RunResult(run_id, outcome, ended.metrics)
+            ended = self._log.write(outcome, *_reason(error))
+            reach("reported")
+        return RunResult(ended.run_id, outcome, ended.metrics)
 
-    def _report(self, run: Run) -> None:
+
+class RunLog:
+    """Writes what a run did to ``control.runs``: once, or of a run that goes on, now and then."""
+
+    def __init__(self, verb: str, context: Context) -> None:
+        self._verb = verb
+        self._context = context
+        self._begin()
+
+    def _begin(self) -> None:
+        self._started = now()
+        self._clock = time.monotonic()
+
+    def write_if_due(self) -> None:
+        """A row for what was done since the last one, if that is long ago."""
+        if time.monotonic() - self._clock >= REPORT_SECONDS:
+            self.write("going on")
+            self._begin()
+
+    def write(self, outcome: str, error: str = "", remedy: str = "") -> Run:
+        """Write a row; what it counts is not counted again."""
+        context = self._context
+        context.metrics.set("seconds", time.monotonic() - self._clock)
+        metrics = context.metrics.take()
+        run = Run(uuid.uuid4().hex, self._verb, self._started, now(), outcome, error, remedy, metrics)
         try:
-            self._context.control.runs.add(run)
-        except CdcError as error:
-            log.error("the run could not be reported run=%s reason=%s", run.run_id, error.what)
-        reach("reported")
+            context.control.runs.add(run)
+        except CdcError as failure:
+            log.error("the run could not be reported run=%s reason=%s", run.run_id, failure.what)
+        return run
 
 
 def _reason(error: BaseException | None) -> tuple[str, str]:

@@ -1,9 +1,9 @@
 """What the bundle deploys for each captured database, called by ``databricks bundle`` (see databricks.yml).
 
 A file under ``pipelines/`` is all it takes: three schemas, a staging volume, a capture job, one for upkeep,
-and for silver, if that is apart, a job with a schedule of its own or a declarative pipeline. What these look
-like stands in YAML: ``per_pipeline/`` has one resource a file, ``parts/`` what jobs share. What there is one
-of for all stands beside this file.
+and for silver, if that is apart, a job with a schedule of its own or a declarative pipeline; with a
+warehouse, a dashboard and alerts. What these look like stands in YAML: ``per_pipeline/`` has one resource a
+file, ``parts/`` what jobs or alerts share. What there is one of for all stands beside this file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
+from databricks.bundles.alerts import Alert
 from databricks.bundles.core import Bundle, Location, Resources
+from databricks.bundles.dashboards import Dashboard
 from databricks.bundles.jobs import Job
 from databricks.bundles.pipelines import Pipeline
 from databricks.bundles.schemas import Schema
@@ -28,6 +30,7 @@ from resources.templates import FOLDER, filled, joined, read, without_nobody
 WRITES_SILVER = frozenset({"run", "apply", "reconcile"})
 """Commands that have no place where a declarative pipeline keeps silver."""
 PIPELINES = FOLDER.parent / "pipelines"
+ALERTS = ("lag", "silence", "errored", "retention", "structure")
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "staging": ("operators",),
     "prod": ("operators", "service_principal"),
@@ -106,6 +109,19 @@ class _Deployment:
             content, location = self._content("silver.pipeline.yml")
             pipeline = Pipeline.from_dict(content)
             self._resources.add_pipeline(f"{self._key}_silver", pipeline, location=location)
+        if self._bundle.variables.get("warehouse_id"):
+            self._add_monitoring()
+
+    def _add_monitoring(self) -> None:
+        """What asks the control tables by SQL, for which there must be a warehouse."""
+        content, location = self._content("monitoring.dashboard.yml")
+        dashboard = Dashboard.from_dict(content)
+        self._resources.add_dashboard(f"{self._key}_monitoring", dashboard, location=location)
+        for name in ALERTS:
+            if self._declared and name == "structure":
+                continue  # It asks what a merge applied.
+            content, location = self._content(f"{name}.alert.yml", base=read("parts/every_alert.yml"))
+            self._resources.add_alert(f"{self._key}_{name}", Alert.from_dict(content), location=location)
 
     def _fan_out(self) -> None:
         parts, engine = filled(self._parts(), self._names), self._captured.engine
@@ -152,9 +168,11 @@ class _Deployment:
             if wrong:
                 raise FixConfiguration(f"{self._captured.file} cannot be deployed", why=why, remedy=remedy)
 
-    def _content(self, name: str, parts: Mapping[str, Any] | None = None) -> tuple[Any, Location]:
+    def _content(
+        self, name: str, parts: Mapping[str, Any] | None = None, base: Mapping[str, Any] | None = None
+    ) -> tuple[Any, Location]:
         path = FOLDER / "per_pipeline" / name
-        content = read(f"per_pipeline/{name}")
+        content = joined(base or {}, read(f"per_pipeline/{name}"))
         if parts:
             tasks = [joined(parts["task"], task) for task in self._tasks(content.pop("tasks"))]
             if self._declared and name == "capture.job.yml":

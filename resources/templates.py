@@ -58,6 +58,6 @@ def without_nobody(content: Any, variables: Mapping[str, Any]) -> Any:
 
 
 def _nobody(item: Any, variables: Mapping[str, Any]) -> bool:
-    said = item.get("principal") if isinstance(item, Mapping) else item
+    said = item.get("principal", item.get("user_email")) if isinstance(item, Mapping) else item
     found = _VARIABLE.fullmatch(said) if isinstance(said, str) else None
     return found is not None and not variables.get(found[1])

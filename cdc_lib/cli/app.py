@@ -203,14 +203,34 @@ def rebuild(pipeline: Name = None, json: Json = False, debug: Debug = False) -> 
 
 
 @app.command()
-def status(pipeline: Name = None, json: Json = False, debug: Debug = False) -> None:
+def status(
+    pipeline: Name = None,
+    json: Json = False,
+    html: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="FILE", help="Write a page with plots."),
+    ] = None,
+    prometheus: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="FILE", help="Write metrics as Prometheus text; - is standard output."),
+    ] = None,
+    otlp: Annotated[
+        bool, typer.Option("--otlp", help="Send metrics by OpenTelemetry, as OTEL_EXPORTER_OTLP_* say.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
     """State, lag, last batch and last error, by table; starts no Spark for tables at a path."""
+    from cdc_lib.cli.published import Published
     from cdc_lib.cli.reports import show_status
     from cdc_lib.status import read_status
 
+    published = Published(html, prometheus, otlp)
     loaded = [_load(path) for path in _one_or_all(pipeline)]
     if any(one.target.path is None for one in loaded):
         _need_java()
+    if published.wanted:
+        run_stoppable(lambda _: published.publish(loaded), patient=False)
+        return
     found = run_stoppable(lambda _: [read_status(one) for one in loaded], patient=False)
     if json:
         output.show_json([one.to_dict() for one in found])

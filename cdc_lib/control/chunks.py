@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
@@ -35,6 +35,19 @@ class ChunkRow:
     ]
     rows: Annotated[int | None, Stored("BIGINT", "estimate of its rows, on planned ones; NULL: not known")]
     at: Annotated[datetime, Stored("TIMESTAMP", "when the row was written")] = field(default_factory=now)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the newest snapshot of one table is. ``rows`` and ``rows_done`` are estimates of the source,
+    None if it has none."""
+
+    pieces: int
+    done: int
+    rows: int | None
+    rows_done: int | None
+    planned_at: datetime
+    last_at: datetime
 
 
 class Chunks(ControlTable[ChunkRow]):
@@ -111,6 +124,15 @@ class Chunks(ControlTable[ChunkRow]):
         batches = [row.batch or 0 for row in self._of_newest(table_id) if row.state == "done"]
         return min((batch for batch in batches if batch > started), default=0)
 
+    def progress(self, started: int) -> dict[str, Progress]:
+        """How far the newest snapshot of each table is, by table id; none for what must be planned anew."""
+        newest = self._newest()
+        rows: dict[str, list[ChunkRow]] = {}
+        for row in self._select():
+            if newest.get(row.table_id) == row.snapshot:
+                rows.setdefault(row.table_id, []).append(row)
+        return {table_id: made for table_id, kept in rows.items() if (made := _progress(kept, started))}
+
     def _later(self) -> datetime:
         """Now, or by a clock that was set back, just after the newest plan there is: plans have no number, so
         their times must rise."""
@@ -130,6 +152,26 @@ class Chunks(ControlTable[ChunkRow]):
 
 def _done(rows: Sequence[ChunkRow], started: int) -> set[int]:
     return {row.number for row in rows if row.state == "done" and (row.batch or 0) > started}
+
+
+def _progress(rows: Sequence[ChunkRow], started: int) -> Progress | None:
+    planned = {row.number: row for row in rows if row.state == "planned"}
+    if RESTART in planned:
+        return None
+    done = _done(rows, started) & planned.keys()
+    return Progress(
+        len(planned),
+        len(done),
+        _added(row.rows for row in planned.values()),
+        _added(planned[number].rows for number in done),
+        min(row.at for row in planned.values()),
+        max(row.at for row in rows),
+    )
+
+
+def _added(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)
 
 
 def _chunk(table: TableId, row: ChunkRow) -> Chunk:

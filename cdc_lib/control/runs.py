@@ -1,4 +1,8 @@
-"""One row a run: when, what came of it, and its counters."""
+"""One row a run: when, what came of it, and its counters.
+
+A continuous run has no end to wait for: every few minutes it writes a row with what was counted since the one
+before, and the outcome ``going on``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ class Run:
     verb: Annotated[str, Stored("STRING", "run, capture, apply, snapshot, reconcile or rebuild")]
     started_at: Annotated[datetime, Stored("TIMESTAMP", "when it started")]
     ended_at: Annotated[datetime, Stored("TIMESTAMP", "when it ended")]
-    outcome: Annotated[str, Stored("STRING", "done, interrupted or failed")]
+    outcome: Annotated[str, Stored("STRING", "done, interrupted, failed, or going on: a continuous run")]
     error: Annotated[str, Stored("STRING", "what happened, if it failed")] = ""
     remedy: Annotated[str, Stored("STRING", "what to do about it")] = ""
     metrics: Annotated[dict[str, float], Stored("MAP<STRING, DOUBLE>", "counters and times")] = field(

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from databricks.bundles.alerts import Alert
+from databricks.bundles.dashboards import Dashboard
 from databricks.bundles.jobs import Job
 from databricks.bundles.pipelines import Pipeline
 from databricks.bundles.schemas import Schema
@@ -27,12 +29,15 @@ from cdc_lib.cli.app import app
 from cdc_lib.config import load
 from cdc_lib.errors import FixConfiguration
 from tests.bundle.built import Wheel
+from tests.bundle.dashboards import monitoring
 from tests.bundle.declarative import declarative
 from tests.bundle.merged import ROOT, resolved
 from tests.bundle.quartz import mistake
 
 Config = Mapping[str, Any]
 KINDS: Mapping[str, Any] = {
+    "alerts": Alert,
+    "dashboards": Dashboard,
     "jobs": Job,
     "pipelines": Pipeline,
     "schemas": Schema,
@@ -428,6 +433,7 @@ CHECKS: tuple[Callable[[Config], Iterator[str]], ...] = (
     grants,
     permissions,
     words,
+    monitoring,
     built,
     declarative,
 )

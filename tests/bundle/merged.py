@@ -63,7 +63,7 @@ def bundle_for(target: str, **given: str) -> dict[str, Any]:
         raise LoadError("; ".join(f"{found.summary}: {found.detail}" for found in errors))
     added = {
         kind: {key: resource.as_dict() for key, resource in getattr(loaded, kind).items()}
-        for kind in ("jobs", "pipelines", "schemas", "volumes")
+        for kind in ("jobs", "pipelines", "schemas", "volumes", "dashboards", "alerts")
         if getattr(loaded, kind)
     }
     config["resources"] = joined(config["resources"], added)

@@ -11,6 +11,7 @@ import pytest
 from databricks.bundles.core import Bundle
 
 import resources
+from cdc_lib.monitoring import attention
 from tests.bundle.built import Wheel
 from tests.bundle.checks import complaints, loops, texts
 from tests.bundle.merged import ROOT, LoadError, bundle_for, databricks_yml, values_of
@@ -28,6 +29,7 @@ CHOICES = [
     {"separate_silver": "shop", "on_cluster": "shop"},
     {"fan_out": "*"},
     {"fan_out": "sh*", "separate_silver": "*"},
+    {"warehouse_id": "4b9b953939869799"},
 ]
 
 SECOND = """\
@@ -73,6 +75,36 @@ def test_what_a_pipeline_file_gives() -> None:
         "secret_scopes": {"cdc"},
         "jobs": {"shop_capture", "shop_upkeep"},
     }
+
+
+def test_with_a_warehouse_there_are_a_dashboard_and_alerts() -> None:
+    config = bundle_for("prod", **FILLED, warehouse_id="4b9b")
+    found = config["resources"]
+    assert set(found["dashboards"]) == {"shop_monitoring"}
+    assert set(found["alerts"]) == {f"shop_{name}" for name in resources.ALERTS}
+    assert {alert["schedule"]["pause_status"] for alert in found["alerts"].values()} == {"${var.alert_pause}"}
+    assert config["values"]["alert_pause"] == "UNPAUSED"
+    assert bundle_for("dev", warehouse_id="4b9b")["values"]["alert_pause"] == "PAUSED"
+
+
+def test_alerts_that_tell_nobody_are_deployed_all_the_same() -> None:
+    alert = bundle_for("dev", warehouse_id="4b9b")["resources"]["alerts"]["shop_lag"]
+    assert alert["evaluation"]["notification"].get("subscriptions", []) == []
+
+
+def test_the_page_on_a_laptop_has_the_limits_of_the_alerts() -> None:
+    defaults = values_of({**databricks_yml(), "target_variables": {}}, {})
+    assert (
+        defaults["alert_lag_minutes"],
+        defaults["alert_silence_minutes"],
+        defaults["alert_retention_percent"],
+        defaults["alert_retained_gib"],
+    ) == (
+        attention.LAG_MINUTES,
+        attention.SILENCE_MINUTES,
+        attention.RETENTION_PERCENT,
+        attention.RETAINED_GIB,
+    )
 
 
 def verbs(config: dict[str, object]) -> dict[str, str]:

@@ -19,13 +19,14 @@ def test_it_holds_the_package_and_nothing_else(wheel: Wheel) -> None:
         wheel.files
     )
     assert any(name.endswith("licenses/LICENSE") for name in wheel.files)
+    assert {f"cdc_lib/monitoring/templates/{name}" for name in ("page.html.j2", "page.css")} <= {*wheel.files}
 
 
 def test_what_it_says_of_itself(wheel: Wheel) -> None:
     assert (wheel.name, wheel.version) == ("cdc-lib", __version__)
     # Python of the serverless environments 3 to 5 and of the runtimes 16 to 18.
     assert sorted(wheel.requires_python.split(",")) == ["<3.13", ">=3.10"]
-    assert wheel.extras.keys() == {"local", "databricks", "postgresql"}
+    assert wheel.extras.keys() == {"local", "databricks", "postgresql", "prometheus", "otel"}
 
 
 def test_a_workspace_is_not_given_another_spark(wheel: Wheel) -> None:

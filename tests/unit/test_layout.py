@@ -57,6 +57,7 @@ TOP = {
     "checking",
     "granted",
     "grants",
+    "monitoring",
     "status",
     "plan",
     "planning",
