@@ -53,17 +53,18 @@ class Control:
 
     def create(self) -> None:
         """Create the tables that do not exist yet."""
-        for table in self._tables():
+        for table in self.every():
             table.create()
 
     def sync(self) -> None:
         """Flush what was written since the last call to disk, before the source forgets what stands in it."""
-        for table in self._tables():
+        for table in self.every():
             version = self._lake.version(table.ref)
             since = self._synced.get(table.name, max(-1, version - _RECENT))
             if version > since:
                 self._lake.sync(table.ref, since)
                 self._synced[table.name] = version
 
-    def _tables(self) -> list[ControlTable[Any]]:
+    def every(self) -> list[ControlTable[Any]]:
+        """All of them."""
         return [table for table in vars(self).values() if isinstance(table, ControlTable)]
