@@ -38,6 +38,7 @@ class PipelineUnderTest:
     tables: list[dict[str, Any]] = field(default_factory=list)
     target: dict[str, Any] | None = None
     writer: str = "direct"
+    maintain: dict[str, Any] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
@@ -55,6 +56,7 @@ class PipelineUnderTest:
             "target": self.target or {"path": str(self.lake), "writer": self.writer},
             "tables": self.tables,
             "run": {"poll_seconds": 1, **self.run_limits},
+            "maintain": self.maintain,
         }
         self.file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
         return self.file
