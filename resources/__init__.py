@@ -1,8 +1,9 @@
 """What the bundle deploys for each captured database, called by ``databricks bundle`` (see databricks.yml).
 
-A file under ``pipelines/`` is all it takes: three schemas, a staging volume, a capture job, one for upkeep,
-and one for silver if that has a schedule of its own. What these look like stands in YAML: ``per_pipeline/``
-has one resource a file, ``parts/`` what jobs share. What there is one of for all stands beside this file.
+A file under ``pipelines/`` is all it takes: three schemas, a staging volume, jobs for capture, upkeep and
+maintenance, and one for silver if that has a schedule of its own. What these look like stands in YAML:
+``per_pipeline/`` has one resource a file, ``parts/`` what jobs share. What there is one of for all stands
+beside this file.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class _Deployment:
         content, location = self._content("staging.volume.yml")
         key = f"{self._names['control_key']}_staging"
         self._resources.add_volume(key, Volume.from_dict(content), location=location)
-        for verb in ("capture", "upkeep", *(("apply",) if self._apart else ())):
+        for verb in ("capture", "upkeep", "maintain", *(("apply",) if self._apart else ())):
             content, location = self._content(f"{verb}.job.yml", self._parts())
             self._resources.add_job(f"{self._key}_{verb}", Job.from_dict(content), location=location)
 
