@@ -33,15 +33,20 @@ Condition = tuple[str, Sign, Any]
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a table's newest version; ``small`` of them could be put together."""
+    """The files of a table's newest version; ``small`` of them could be put together.
+
+    ``clustered``: somebody gave the table liquid clustering, and only rewriting brings new rows in order.
+    Delta knows by itself whether there are any.
+    """
 
     count: int
     bytes: int
     small: int
+    clustered: bool = False
 
     @property
     def worth_compacting(self) -> bool:
-        return self.small >= MANY
+        return self.clustered or self.small >= MANY
 
 
 def files(lake: Lake, ref: TableRef) -> Files:
@@ -51,7 +56,7 @@ def files(lake: Lake, ref: TableRef) -> Files:
         return Files(len(sizes), sum(sizes), sum(size < SMALL for size in sizes))
     (detail,) = lake.execute(f"DESCRIBE DETAIL {ref.sql}")
     count, size = int(detail["numFiles"]), int(detail["sizeInBytes"])
-    return Files(count, size, max(0, count - size // SMALL))
+    return Files(count, size, max(0, count - size // SMALL), bool(detail.get("clusteringColumns")))
 
 
 def compact(lake: Lake, ref: TableRef, metadata: Mapping[str, Any]) -> None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
-from cdc_lib import bronze
 from cdc_lib.clock import now
 from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.expiring import expired
 from cdc_lib.control.leases import Lease
-from cdc_lib.control.tables import TableState
 from cdc_lib.control.watermarks import Watermark
-from cdc_lib.delta import Lake, TableRef
+from cdc_lib.delta import Lake
 from cdc_lib.delta_upkeep import SAFE_HOURS
 from cdc_lib.errors import FixConfiguration
 from cdc_lib.maintenance.files import Files, Work
 from cdc_lib.maintenance.result import Expired, Maintained, TableUpkeep
+from cdc_lib.maintenance.sparing import Sparing
 
 MERGED = frozenset({"leases", "tables"})
 """Control tables whose rows are replaced. A run that does that while their files are put together has to give
@@ -85,11 +84,12 @@ class Maintenance:
         return tuple(done)
 
     def _work(self, watermark: Watermark, lease: Lease) -> Iterator[Work]:
-        half_done = self._half_done(watermark)
+        hours = self._pipeline.maintain.vacuum_hours
+        sparing = Sparing(self._lake, self._control, watermark, lease, hours=hours)
         for state in self._control.tables.load().values():
             ref = self._lake.ref("bronze", state.bronze)
             if self._lake.exists(ref):
-                yield self._bronze(ref, state, watermark, lease, half_done)
+                yield sparing.work(ref, state)
             ref = self._lake.ref("silver", state.silver)
             if self._lake.exists(ref):
                 yield Work(ref)
@@ -98,30 +98,6 @@ class Maintenance:
             compact = table.ref.path is None and table.name not in MERGED
             if self._lake.exists(table.ref):
                 yield Work(table.ref, compact=compact)
-
-    def _bronze(
-        self, ref: TableRef, state: TableState, watermark: Watermark, lease: Lease, half_done: str
-    ) -> Work:
-        """A table that has to be taken back to an earlier version keeps what that needs."""
-        remembered = watermark.tables.get(state.table_id)
-        if remembered is not None:
-            foreign = bronze.foreign_commits(self._lake, ref, remembered, lease.incarnation)
-            if foreign:
-                left = (
-                    f"left as it is: changed by somebody else ({foreign[0].operation}, version "
-                    f"{foreign[0].version}); cdc run says what to do"
-                )
-                return Work(ref, compact=False, vacuum=False, left=left, finding=True)
-        return Work(ref, compact=not half_done, vacuum=not half_done, left=half_done)
-
-    def _half_done(self, watermark: Watermark) -> str:
-        """Why bronze must be left alone, if it must: a batch that waits longer than removed files stay may
-        have to be taken back. What a run is just about to commit is younger."""
-        seal = self._control.batches.unfinished(watermark.batch)
-        if seal is None or seal.sealed_at > now() - timedelta(hours=self._pipeline.maintain.vacuum_hours):
-            return ""
-        since = f"{seal.sealed_at:%Y-%m-%d %H:%M}"
-        return f"left: batch {seal.batch} is sealed since {since} UTC and not committed; to do: cdc run"
 
 
 def plan_maintenance(pipeline: Pipeline) -> Maintained:
