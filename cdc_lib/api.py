@@ -69,6 +69,7 @@ class OpenPipeline:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self._lake = Lake(pipeline.target)
+        self._named = False
 
     @property
     def name(self) -> str:
@@ -152,7 +153,7 @@ class OpenPipeline:
 
     def sql(self, statement: str) -> DataFrame:
         """The result of a statement, in which ``{bronze}``, ``{silver}`` and ``{control}`` are schemas."""
-        name_tables(self._lake, self.pipeline.target)
+        self._name_tables()
         for layer, schema in self.schemas.items():
             statement = statement.replace(f"{{{layer}}}", schema)
         return self._lake.spark.sql(statement)
@@ -163,7 +164,7 @@ class OpenPipeline:
 
         :param tables: source names; none means all that are there.
         """
-        name_tables(self._lake, self.pipeline.target)
+        self._name_tables()
         states = self._control().tables.load().values()
         refs = {self._lake.ref("silver", s.silver) for s in states if not tables or str(s.id) in tables}
         names = sorted(ref.name for ref in refs if self._lake.exists(ref))
@@ -177,7 +178,14 @@ class OpenPipeline:
     def _control(self) -> Control:
         return Control(self._lake, self.name)
 
+    def _name_tables(self) -> None:
+        """Once, and again after each run: it may bring tables and columns."""
+        if not self._named:
+            name_tables(self._lake, self.pipeline.target)
+        self._named = True
+
     def _runner(self) -> Runner:
+        self._named = False
         return Runner(self.pipeline, lake=self._lake)
 
     def __repr__(self) -> str:

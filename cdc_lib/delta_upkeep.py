@@ -11,7 +11,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from cdc_lib import delta_direct as direct
 from cdc_lib.delta import Lake
@@ -73,7 +75,8 @@ def unneeded(lake: Lake, ref: TableRef, hours: int) -> int:
         found = direct.existing(str(ref.path)).vacuum(
             hours, dry_run=True, enforce_retention_duration=False, full=True
         )
-        return len(found)
+        # It also lists what an earlier one removed, as long as the log names that.
+        return sum((Path(str(ref.path)) / unquote(name)).exists() for name in found)
     return len(lake.execute(_vacuum(ref, hours) + " DRY RUN", settings=_unchecked(hours)))
 
 

@@ -1,4 +1,4 @@
-"""Which bronze tables maintenance leaves as they are. Foreign writes: ``engines/postgresql/test_maintain.py``."""
+"""Which bronze tables maintenance leaves as they are; foreign writes are in the tests of the engine."""
 
 from __future__ import annotations
 

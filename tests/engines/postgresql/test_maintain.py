@@ -133,6 +133,7 @@ def test_control_rows_that_are_old_go_and_the_pipeline_goes_on(
     assert_same(pipeline, database, "t")
 
 
+@pytest.mark.slow
 def test_bronze_that_somebody_else_changed_is_left_alone(
     database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:
