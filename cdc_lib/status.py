@@ -30,10 +30,7 @@ PATIENCE = 2.0
 
 @dataclass(frozen=True)
 class TableStatus:
-    """One captured table. ``batch``: newest committed batch with rows of it; ``applied``: in silver.
-
-    ``rows``: what batches brought to bronze, those left out that ``cdc maintain`` has taken off the list.
-    """
+    """One captured table. ``batch``: newest committed batch with rows of it; ``applied``: in silver."""
 
     table: str
     state: str
@@ -236,10 +233,13 @@ class _Rows(dict[str, "Counter[str]"]):
 
 
 def _rows(control: Control, committed: int) -> _Rows:
-    """What committed batches brought into bronze."""
+    """What committed batches brought into bronze, also those that are no longer listed."""
     found = _Rows()
+    totals = control.totals.newest()
+    for table_id, rows in totals.snapshot_rows.items():
+        found[table_id] = Counter(snapshot=rows, log=totals.log_rows[table_id])
     for seal in control.batches.after(0):
-        if seal.batch > committed:
+        if seal.batch > committed or totals.counts(seal.batch):
             continue
         for table in seal.tables:
             counts = found.setdefault(table.table_id, Counter())

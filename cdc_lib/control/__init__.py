@@ -20,6 +20,7 @@ from cdc_lib.control.schema_changes import SchemaChanges
 from cdc_lib.control.schema_history import SchemaHistory
 from cdc_lib.control.signals import Answers, Signals
 from cdc_lib.control.tables import Tables
+from cdc_lib.control.totals import Totals
 from cdc_lib.control.transactions import Transactions
 from cdc_lib.control.watermarks import Watermarks
 from cdc_lib.delta import Lake
@@ -40,6 +41,7 @@ class Control:
         self.tables = Tables(lake, pipeline)
         self.watermarks = Watermarks(lake, pipeline)
         self.batches = Batches(lake, pipeline)
+        self.totals = Totals(lake, pipeline)
         self.chunks = Chunks(lake, pipeline)
         self.signals = Signals(lake, pipeline)
         self.answers = Answers(lake, pipeline)

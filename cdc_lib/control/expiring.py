@@ -47,7 +47,7 @@ def expired(control: Control, before: datetime) -> list[Expiry]:
         return []
     every = (
         *_watermarks(control, latest, before),
-        _batches(control, latest.batch, before),
+        *_batches(control, latest.batch, before),
         _chunks(control, before),
         *_signals(control, before),
         *_reports(control, before),
@@ -76,9 +76,10 @@ def _watermarks(control: Control, latest: Watermark, before: datetime) -> Iterat
         yield replace(found, first=lambda: table.commit_applied(applied))
 
 
-def _batches(control: Control, committed: int, before: datetime) -> Expiry:
+def _batches(control: Control, committed: int, before: datetime) -> Iterator[Expiry]:
     """A seal stays if its batch is the newest, or the newest with rows of some table; if silver lacks it (it
-    says what kinds of rows come); and if a structure first occurs in it (that counts only with its seal)."""
+    says what kinds of rows come); and if a structure first occurs in it (that counts only with its seal). How
+    many rows the others brought is counted first."""
     seals = control.batches.load()
     applied = control.watermarks.applied()
     kept = {row.batch for row in control.schema_history.rows()}
@@ -90,9 +91,13 @@ def _batches(control: Control, committed: int, before: datetime) -> Expiry:
         for table in seal.tables:
             newest[table.table_id] = max(seal.batch, newest.get(table.table_id, 0))
     kept.update(newest.values())
-    above = max((seal.batch for seal in seals if seal.batch not in kept), default=0) + 1
+    going = [seal for seal in seals if seal.batch not in kept]
+    totals = control.totals.newest()
+    above = max(totals.below, max((seal.batch for seal in going), default=0) + 1)
     staying = sorted({seal.batch for seal in seals if seal.batch < above} & kept)
-    return _expiry(control.batches, seals, ("batch", "<", above), ("batch", "not in", staying))
+    found = _expiry(control.batches, seals, ("batch", "<", above), ("batch", "not in", staying))
+    yield replace(found, first=lambda: control.totals.add(going, above, staying))
+    yield _expiry(control.totals, control.totals.load(), ("number", "<", totals.number))
 
 
 def _chunks(control: Control, before: datetime) -> Expiry:

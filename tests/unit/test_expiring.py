@@ -24,6 +24,7 @@ from cdc_lib.control.tables import State, TableState
 from cdc_lib.control.transactions import TransactionRow
 from cdc_lib.control.watermarks import Watermark
 from cdc_lib.delta import Lake
+from cdc_lib.status import _rows
 
 NOW = datetime(2026, 6, 1, tzinfo=timezone.utc)
 OLD = NOW - timedelta(days=100)
@@ -63,7 +64,7 @@ def maintain(control: Control) -> dict[str, int]:
         said[found.table.name] = said.get(found.table.name, 0) + found.rows
         found.carry_out()
     after = counts(control)
-    written = {"watermarks": 1} if said.get("watermarks") and control.watermarks.applied() else {}
+    written = {"watermarks": 1, "totals": 1}
     for name, rows in said.items():
         assert rows - (before[name] - after[name]) in (0, written.get(name, 0)), name
     return said
@@ -179,6 +180,42 @@ class TestBatches:
         maintain(control)
         assert self.kept(other) == [1, 2, 3]
         assert self.kept(control) == [3]
+
+
+class TestTotals:
+    """How many rows came is known after the seals that said so are gone."""
+
+    def rows(self, control: Control) -> dict[str, int]:
+        found = _rows(control, committed=100)
+        return {table: counts.total() for table, counts in found.items()}
+
+    def test_rows_are_still_counted(self, control: Control) -> None:
+        caught_up(control, [seal(1, "t", "u"), *(seal(n, "t") for n in range(2, 8))], t=7, u=1)
+        before = self.rows(control)
+        maintain(control)
+        assert self.rows(control) == before == {"t": 7, "u": 1}
+        assert [each.batch for each in control.batches.load()] == [1, 7], "each the newest of a table"
+
+    def test_a_kill_after_they_were_counted_counts_none_twice(self, control: Control) -> None:
+        caught_up(control, [seal(n, "t") for n in range(1, 6)], t=5)
+        (found,) = (each for each in expired(control, BEFORE) if each.table is control.batches)
+        assert found.first is not None
+        found.first()
+        assert self.rows(control) == {"t": 5}
+        maintain(control)
+        assert self.rows(control) == {"t": 5}
+
+    def test_they_add_up_from_one_maintenance_to_the_next(self, control: Control) -> None:
+        """Also for a seal that stayed the last time, because it was the newest of its table."""
+        caught_up(control, [seal(1, "t"), seal(2, "t"), seal(3, "u"), seal(4, "u")], t=2, u=4)
+        maintain(control)
+        put(control.batches, seal(5, "t"), seal(6, "u"))
+        put(control.watermarks, mark(6, "batch", "6"), mark(6, "applied", applied={"t": 5, "u": 6}))
+        maintain(control)
+        maintain(control)
+        assert self.rows(control) == {"t": 3, "u": 3}
+        assert [each.batch for each in control.batches.load()] == [5, 6]
+        assert len(control.totals.load()) == 1
 
 
 class TestSignals:
