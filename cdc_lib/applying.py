@@ -6,6 +6,7 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -15,13 +16,16 @@ from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.incidents import Incident
 from cdc_lib.control.tables import State
-from cdc_lib.delta import Lake
+from cdc_lib.delta import Conflict, Lake
 from cdc_lib.facts import Facts
 from cdc_lib.faults import reach
 from cdc_lib.progress import Progress
 from cdc_lib.unity import Governor
 
 log = logging.getLogger("cdc_lib.applying")
+
+MERGE_TRIES = 4
+"""How often a table is merged to that others change at the same time."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +106,7 @@ class Applier:
             self._governor.silver(target, self._pipeline.rule(entry.id))
             self._ready.add(entry.table_id)
         try:
-            outcome = silver.apply(
-                self._lake,
-                target,
-                after=after,
-                upto=upto,
-                incarnation=self._incarnation,
-                facts=facts,
-                fence=self._fence,
-            )
+            outcome = self._merge(target, after, Pending(upto, facts))
         except silver.KeylessUpdate as error:
             self._stop_silver(entry, str(error), upto)
             return str(entry.id), 0
@@ -119,6 +115,26 @@ class Applier:
             self.report_unavailable(entry, outcome.unavailable, upto)
         reach("silver.merged.one")
         return str(entry.id), outcome.rows
+
+    def _merge(self, target: silver.SilverTable, after: int, pending: Pending) -> silver.Applied:
+        """Somebody may put the table's files together meanwhile (``cdc maintain``, the platform by itself).
+        Then Delta takes only one of both; the same range may come again, with the same result."""
+        apply = partial(
+            silver.apply,
+            self._lake,
+            target,
+            after=after,
+            upto=pending.upto,
+            incarnation=self._incarnation,
+            facts=pending.facts,
+            fence=self._fence,
+        )
+        for _ in range(MERGE_TRIES - 1):
+            try:
+                return apply()
+            except Conflict:
+                log.info("merging again: others changed its files meanwhile table=%s", target.table.id)
+        return apply()
 
     def older(self, entry: CapturedTable, batch: int) -> pa.Table:
         """Keys of the living rows of silver that no batch from ``batch`` on has touched."""

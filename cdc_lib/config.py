@@ -24,6 +24,7 @@ from cdc_lib.pipeline import (
     SourceConfig,
     TableRule,
     Target,
+    Upkeep,
 )
 from cdc_lib.properties import did_you_mean
 from cdc_lib.source_section import SectionReader, SourceReader
@@ -39,13 +40,14 @@ __all__ = [
     "SourceConfig",
     "TableRule",
     "Target",
+    "Upkeep",
     "layer_schemas",
     "load",
     "load_layout",
     "parse",
 ]
 
-_SECTIONS = ("name", "source", "target", "tables", "apply", "run")
+_SECTIONS = ("name", "source", "target", "tables", "apply", "run", "maintain")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -144,10 +146,11 @@ class _PipelineReader(SectionReader):
         rules = self.rules()
         apply = self.section("apply", ApplyConfig)
         run = self.section("run", Limits)
-        if self.document.complaints or not (source and target and apply and run):
+        maintain = self.section("maintain", Upkeep)
+        if self.document.complaints or not (source and target and apply and run and maintain):
             raise _rejected(where, self.document.complaints)
         source = replace(source, rules=rules, window_bytes=run.window_mb << 20)
-        return Pipeline(name, source, target, apply, run, path, tuple(self.notices))
+        return Pipeline(name, source, target, apply, run, path, tuple(self.notices), maintain)
 
     def layout(self, where: str) -> Layout:
         name = self.name()

@@ -241,12 +241,14 @@ class Lake:
         txn: Txn | None = None,
         metadata: Mapping[str, Any] | None = None,
         views: Mapping[str, DataFrame] | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]]:
         """Run one statement, in a session of its own if it needs settings; its result rows (for DML, Delta's
         counts).
 
         :param txn: the statement changes nothing if its table has this version, or a later one, already.
         :param metadata: noted with the commit where the platform takes such a setting (``supports_dml_txn``).
+        :param settings: of the session, for this statement alone.
         :param views: frames that the statement may name, by names that nobody else uses (``view_name``).
         :raises Conflict: somebody changed the same rows at the same time.
         :raises FixConfiguration: ``txn`` is given and this platform does not take it (``supports_dml_txn``).
@@ -257,7 +259,9 @@ class Lake:
                 why=f"it refuses the setting {_TXN_ID}",
                 remedy="run on a cluster that does",
             )
-        settings = {} if txn is None else {_TXN_ID: txn.app_id, _TXN_VERSION: str(txn.version)}
+        settings = dict(settings or {})
+        if txn is not None:
+            settings |= {_TXN_ID: txn.app_id, _TXN_VERSION: str(txn.version)}
         if metadata is not None and self.supports_dml_txn:
             settings[_USER_METADATA] = json.dumps(metadata, sort_keys=True)
         with conflicts(statement), self._own.using(settings, views or {}) as spark:

@@ -7,6 +7,7 @@ it go back. So every write with a :class:`Txn` reads the version on the very han
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -138,19 +139,37 @@ def append(path: str, rows: Rows, txn: Txn | None, metadata: Mapping[str, Any] |
     if txn is not None and has(table, txn):
         return
     data = from_rows(rows, schema_of(table))
-    try:
-        write_deltalake(table, data, mode="append", commit_properties=_commit(txn, metadata))
-    except CommitFailedError as error:
-        raise conflict(path) from error
-    # Another process may be at it too; then its compaction does.
-    with suppress(CommitFailedError):
-        _compact_now_and_then(table)
-
-
-def _compact_now_and_then(table: DeltaTable) -> None:
-    """A file for each append: a thousand of them take seconds to read, so they are rewritten as one."""
+    for _ in range(COMMIT_TRIES):
+        try:
+            write_deltalake(table, data, mode="append", commit_properties=_commit(txn, metadata))
+            break
+        except CommitFailedError as error:
+            # Rows that were deleted meanwhile are no reason not to add others; the same transaction is.
+            table = existing(path)
+            if txn is not None and has(table, txn):
+                raise conflict(path) from error
+    else:
+        raise conflict(path)
     if table.version() % COMPACT_EVERY == 0:
-        table.optimize.compact()
+        compact(path)
+
+
+def compact(path: str) -> None:
+    """Rewrite the files as one: there is one for each append, and a thousand of them take seconds to read.
+
+    One process at a time, and from the newest version: of two that do it to the same files delta-rs notices
+    nothing, and leaves every row twice.
+    """
+    from deltalake.exceptions import CommitFailedError
+
+    with (Path(path) / "_delta_log" / ".compacting").open("ab") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        # Somebody changed rows meanwhile: the next one to come by does it.
+        with suppress(CommitFailedError):
+            existing(path).optimize.compact()
 
 
 @dataclass(frozen=True)
@@ -181,8 +200,13 @@ def _is_plain(table: DeltaTable) -> bool:
 
 def size(path: str) -> int:
     """Bytes of the files of the table's newest version."""
-    found = pa.table(existing(path).get_add_actions(flatten=True)).column("size_bytes")
-    return sum(found.to_pylist())
+    return sum(sizes(path))
+
+
+def sizes(path: str) -> list[int]:
+    """Bytes of each file of the table's newest version."""
+    found: list[int] = pa.table(existing(path).get_add_actions(flatten=True)).column("size_bytes").to_pylist()
+    return found
 
 
 def files(path: str) -> list[str]:
@@ -225,6 +249,22 @@ def add_files(path: str, files: Sequence[NewFile], txn: Txn, metadata: Mapping[s
             properties = _commit(txn, metadata, retries=0)
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
             return True
+        except CommitFailedError:
+            continue
+    raise conflict(path)
+
+
+def delete(path: str, predicate: str) -> None:
+    """Delete the rows that meet an SQL predicate.
+
+    :raises Conflict: other processes kept committing what does not go together with it.
+    """
+    from deltalake.exceptions import CommitFailedError
+
+    for _ in range(COMMIT_TRIES):
+        try:
+            existing(path).delete(predicate)
+            return
         except CommitFailedError:
             continue
     raise conflict(path)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cdc_lib.pipeline import ApplyConfig, Limits, TableRule, Target
+from cdc_lib.pipeline import ApplyConfig, Limits, TableRule, Target, Upkeep
 from cdc_lib.properties import ENGINE_NAMES, Property, property_table
 
 _REFERENCE = {"type": "string", "pattern": r"^\$\{\w+:[^{}]*\}$|^\{\{\s*secrets/"}
@@ -40,6 +40,7 @@ def json_schema(engine: str = "postgresql") -> dict[str, Any]:
             "tables": {"type": "array", "items": _model(TableRule)},
             "apply": _model(ApplyConfig),
             "run": _model(Limits),
+            "maintain": _model(Upkeep),
         },
         "required": ["source", "target"],
         "additionalProperties": False,

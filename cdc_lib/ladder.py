@@ -138,7 +138,9 @@ class Ladder:
                 f"bronze of {entry.id} was changed by somebody else ({foreign[0].operation}, "
                 f"version {foreign[0].version})",
                 why="captured changes may be missing from it; nothing was written or released",
-                remedy=f"undo it (RESTORE TABLE {ref.sql} TO VERSION AS OF {remembered}), "
+                # Maintenance may have taken what the remembered version needs, not what came just before.
+                remedy=f"undo it (RESTORE TABLE {ref.sql} TO VERSION AS OF "
+                f"{max(remembered, foreign[-1].version - 1)}), "
                 f"or take the table again: cdc snapshot {entry.id}",
             )
 

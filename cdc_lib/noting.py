@@ -2,6 +2,9 @@
 
 It stands in the commit's user metadata, so it is there exactly if the rows are. Nothing reads it as long as
 the control tables exist, but for incarnation and batch, by which a commit is known to be ours.
+
+Delta forgets commits after a month, when a table gets new ones. So what ``cdc maintain`` commits repeats the
+note of the newest batch, under a key of its own: it is no commit of that batch.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 from typing_extensions import Self
 
 from cdc_lib.captured import CapturedTable
+from cdc_lib.delta import Commit
 from cdc_lib.schema import Column, Table
 
 
@@ -50,6 +54,22 @@ class Note:
         if metadata is None or metadata.get("incarnation") != incarnation or "batch" not in metadata:
             return None
         return cls(**{name: metadata[name] for name in cls.__dataclass_fields__ if name in metadata})
+
+
+REPEATED = "repeats"
+
+
+def upkeep(incarnation: str, does: str, note: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Metadata of a commit that changes no rows; ``note`` is the metadata that it repeats."""
+    return {"incarnation": incarnation, "upkeep": does, **({REPEATED: note} if note else {})}
+
+
+def noted(commit: Commit, incarnation: str) -> Mapping[str, Any] | None:
+    """The metadata of one of our batches that a commit carries, as its own or repeated; None if none."""
+    metadata = commit.metadata or {}
+    found = metadata.get(REPEATED) or metadata
+    ours = metadata.get("incarnation") == incarnation and "batch" in found
+    return found if ours else None
 
 
 def packed(entry: CapturedTable) -> str:

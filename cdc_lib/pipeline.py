@@ -279,6 +279,19 @@ class Limits(_Section):
     commit_threads: Count = Field(default=4, description="Tables that are written at once.")
 
 
+class Upkeep(_Section):
+    """What ``cdc maintain`` keeps."""
+
+    keep_days: Count = Field(
+        default=90, description="Age from which on rows of control tables go that nothing needs any more."
+    )
+    vacuum_hours: Count = Field(
+        default=168,
+        description="Age from which on files go that no version of a table names. Below 168, a week, only "
+        "with cdc maintain --force.",
+    )
+
+
 _ANY_TABLE = TableRule(match=".*")
 _ONLY_SAID = {"comment", "comments", "tags", "pii"}
 """Of a rule, what is said about a table and changes no row."""
@@ -309,6 +322,7 @@ class Pipeline:
     run: Limits = field(default_factory=Limits)
     path: Path | None = None
     notices: tuple[Remark, ...] = ()
+    maintain: Upkeep = field(default_factory=Upkeep)
 
     @property
     def staging(self) -> Path:

@@ -1,5 +1,5 @@
-"""What ``cdc run``, ``capture``, ``apply``, ``snapshot``, ``reconcile`` and ``rebuild`` do: own the pipeline,
-climb the ladder, report.
+"""What ``cdc run``, ``capture``, ``apply``, ``snapshot``, ``reconcile``, ``rebuild`` and ``maintain`` do: own
+the pipeline (the last need not), climb the ladder, report.
 
 The steps themselves, and the order that makes every change arrive exactly once, are in ``capture``.
 """
@@ -22,8 +22,10 @@ from cdc_lib.config import Pipeline
 from cdc_lib.control import Control
 from cdc_lib.control.runs import Run
 from cdc_lib.delta import Lake
+from cdc_lib.delta_upkeep import SAFE_HOURS
 from cdc_lib.errors import CdcError, FixConfiguration, Interrupted
 from cdc_lib.faults import reach
+from cdc_lib.maintenance import Maintained, Maintenance, refuse_short_retention
 from cdc_lib.metrics import Metrics
 from cdc_lib.owner import Owner
 from cdc_lib.progress import Progress
@@ -140,6 +142,33 @@ class Runner:
                 why="the pipeline file says apply: {mode: declarative}",
                 remedy="start an update of the declarative pipeline instead (docs/declarative.md)",
             )
+
+    def maintain(self, *, force: bool = False) -> Maintained:
+        """Put small files together, remove those that no version needs, drop control rows that nothing needs.
+        Other runs go on meanwhile.
+
+        :param force: also under ``maintain.vacuum_hours`` of less than a week; no other run must be at work.
+        """
+        context = self._context
+        refuse_short_retention(context.pipeline, forced=force)
+        if context.control.watermarks.latest() is None:
+            return Maintained(planned=False)
+        found: list[Maintained] = []
+        run = self._reported("maintain", lambda: found.append(self._maintain()))
+        return replace(found[0], metrics=run.metrics)
+
+    def _maintain(self) -> Maintained:
+        context = self._context
+        context.control.create()
+        context.progress.phase("maintain")
+        work = Maintenance(
+            context.lake, context.control, context.pipeline, writes=True, check_stop=context.check_stop
+        )
+        if context.pipeline.maintain.vacuum_hours >= SAFE_HOURS:
+            return work.run()
+        # Files that an append has written and not committed yet may be older than that.
+        with Owner(context.control, context.pipeline.run.lease_seconds):
+            return work.run()
 
     def _rebuild(self) -> Rebuilt:
         context = self._context

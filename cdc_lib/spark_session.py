@@ -39,6 +39,8 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "2",
     # The default of 50 partitions costs 1.5 s for each small commit.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # VACUUM lists a folder by so many tasks; the default of 10,000 takes minutes for a handful of files.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     # Change data is nearly unique; building dictionaries to throw them away took a quarter of the CPU.
     "spark.hadoop.parquet.enable.dictionary": "false",
     "spark.sql.parquet.compression.codec": "zstd",

@@ -119,7 +119,7 @@ def read_status(pipeline: Pipeline, *, now: datetime | None = None) -> Status:
         retained_bytes=span.retained_bytes if isinstance(span, Span) else None,
         headroom_bytes=span.headroom_bytes if isinstance(span, Span) else None,
         source_error=span if isinstance(span, str) else "",
-        last_run=max(control.runs.load(), key=lambda run: run.ended_at, default=None),
+        last_run=max(_captures(control), key=lambda run: run.ended_at, default=None),
         incidents=len(control.incidents.load()),
         tables=_tables(control, watermark),
     )
@@ -202,6 +202,11 @@ def _progress(
     }
 
 
+def _captures(control: Control) -> list[Run]:
+    """All runs but maintenance, which says nothing of whether changes arrive."""
+    return [run for run in control.runs.load() if run.verb != "maintain"]
+
+
 def _tables(control: Control, watermark: Watermark | None) -> list[TableStatus]:
     committed = watermark.batch if watermark else 0
     rows, newest = _rows(control, committed), _newest(control, committed)
@@ -228,10 +233,13 @@ class _Rows(dict[str, "Counter[str]"]):
 
 
 def _rows(control: Control, committed: int) -> _Rows:
-    """What committed batches brought into bronze."""
+    """What committed batches brought into bronze, also those that are no longer listed."""
     found = _Rows()
+    totals = control.totals.newest()
+    for table_id, rows in totals.snapshot_rows.items():
+        found[table_id] = Counter(snapshot=rows, log=totals.log_rows[table_id])
     for seal in control.batches.after(0):
-        if seal.batch > committed:
+        if seal.batch > committed or totals.counts(seal.batch):
             continue
         for table in seal.tables:
             counts = found.setdefault(table.table_id, Counter())

@@ -13,16 +13,20 @@ from functools import cached_property
 from cdc_lib import bronze
 from cdc_lib.delta import Lake, TableRef
 from cdc_lib.errors import FixConfiguration, ResnapshotNeeded
-from cdc_lib.noting import Note
+from cdc_lib.noting import REPEATED, Note, noted
 
 
 @dataclass(frozen=True)
 class Noted:
-    """A commit of ours and what it says. ``stands``: no RESTORE has undone it."""
+    """A commit of ours and what it says. ``stands``: no RESTORE has undone it.
+
+    ``repeated``: it says it of a committed batch before it, which may be all that is left of that.
+    """
 
     version: int
     note: Note
     stands: bool
+    repeated: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,14 @@ class Survivor:
     applied: int
 
     def standing(self, below: int) -> Note | None:
-        """What the newest commit that stands says, of those of batches below ``below``."""
-        return next((c.note for c in self.commits if c.stands and c.note.batch < below), None)
+        """What the commits that stand say of the newest batch, of those below ``below``."""
+        notes = (c.note for c in self.commits if c.stands and c.note.batch < below)
+        return max(notes, key=_order, default=None)
 
     def commit_of(self, batch: int) -> Noted | None:
         """The commit of a batch, if it stands."""
-        return next((c for c in self.commits if c.stands and c.note.batch == batch), None)
+        own = (c for c in self.commits if c.stands and not c.repeated)
+        return next((c for c in own if c.note.batch == batch), None)
 
 
 @dataclass(frozen=True)
@@ -77,15 +83,16 @@ class Survivors:
     @cached_property
     def newest(self) -> Note:
         """What its latest attempt says of the newest batch that was ever appended to a table."""
-        notes = (commit.note for table in self.tables for commit in table.commits)
-        return max(notes, key=lambda note: (note.batch, note.attempt))
+        return max((commit.note for table in self.tables for commit in table.commits), key=_order)
 
     @cached_property
     def committed(self) -> bool:
-        """Whether the newest batch counts: every table that it has rows of has it, or silver has applied it,
-        which it does with committed batches alone."""
+        """Whether the newest batch counts: every table that it has rows of has it; or silver has applied it,
+        or maintenance repeated it, which both do with committed batches alone."""
         having = {table.table_id for table in self.tables if table.commit_of(self.newest.batch)}
-        return having.issuperset(self.newest.tables) or self._applied >= self.newest.batch
+        repeated = (c.note.batch for table in self.tables for c in table.commits if c.repeated)
+        known = max(self._applied, *repeated, 0)
+        return having.issuperset(self.newest.tables) or known >= self.newest.batch
 
     @property
     def position(self) -> str:
@@ -106,6 +113,10 @@ class Survivors:
     @property
     def _applied(self) -> int:
         return max(table.applied for table in self.tables)
+
+
+def _order(note: Note) -> tuple[int, int]:
+    return note.batch, note.attempt
 
 
 def _one_incarnation(pipeline: str, ours: Sequence[tuple[TableRef, dict[str, str]]]) -> str:
@@ -133,13 +144,17 @@ def _survivor(lake: Lake, ref: TableRef, marks: dict[str, str]) -> Survivor:
     incarnation, table_id = marks["cdc.incarnation"], marks["cdc.table_id"]
     history = lake.history(ref, limit=bronze.HISTORY)
     stands = {commit.version for commit in bronze.standing(history)}
-    noted = ((commit, Note.of(commit.metadata, incarnation)) for commit in history)
+    carried = ((commit, Note.of(noted(commit, incarnation), incarnation)) for commit in history)
     last = next((commit for commit in history if commit.changes_data), None)
     return Survivor(
         ref,
         table_id,
         marks.get("cdc.source_table", ""),
-        [Noted(c.version, note, c.version in stands) for c, note in noted if note is not None],
+        [
+            Noted(c.version, note, c.version in stands, REPEATED in (c.metadata or {}))
+            for c, note in carried
+            if note is not None
+        ],
         last.operation if last is not None and not bronze.is_ours(last, incarnation) else "",
         _applied(lake, lake.ref("silver", ref.name), incarnation, table_id),
     )
@@ -150,10 +165,8 @@ def _applied(lake: Lake, silver: TableRef, incarnation: str, table_id: str) -> i
     and then it is applied from the first batch again, to the same result."""
     if not lake.exists(silver):
         return 0
-    noted = lake.transaction_version(silver, f"{incarnation}/silver/{table_id}")
-    if noted is not None:
-        return noted
-    history = lake.history(silver, limit=bronze.HISTORY)
-    return max(
-        (int((c.metadata or {})["batch"]) for c in history if bronze.is_ours(c, incarnation)), default=0
-    )
+    version = lake.transaction_version(silver, f"{incarnation}/silver/{table_id}")
+    if version is not None:
+        return version
+    marks = (noted(commit, incarnation) for commit in lake.history(silver, limit=bronze.HISTORY))
+    return max((int(each["batch"]) for each in marks if each), default=0)

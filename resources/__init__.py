@@ -1,9 +1,9 @@
 """What the bundle deploys for each captured database, called by ``databricks bundle`` (see databricks.yml).
 
-A file under ``pipelines/`` is all it takes: three schemas, a staging volume, a capture job, one for upkeep,
-and for silver, if that is apart, a job with a schedule of its own or a declarative pipeline; with a
-warehouse, a dashboard and alerts. What these look like stands in YAML: ``per_pipeline/`` has one resource a
-file, ``parts/`` what jobs or alerts share. What there is one of for all stands beside this file.
+A file under ``pipelines/`` is all it takes: three schemas, a staging volume, jobs for capture, upkeep and
+maintenance, and for silver, if that is apart, a job with a schedule of its own or a declarative pipeline;
+with a warehouse, a dashboard and alerts. What these look like stands in YAML: ``per_pipeline/`` has one
+resource a file, ``parts/`` what jobs or alerts share. What there is one of for all stands beside this file.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Deployment:
         if shared := self._is_in("fan_out"):
             self._fan_out()
         own = () if shared else ("capture",)
-        for verb in (*own, "upkeep", *(("apply",) if self._apart else ())):
+        for verb in (*own, "upkeep", "maintain", *(("apply",) if self._apart else ())):
             content, location = self._content(f"{verb}.job.yml", self._parts())
             self._resources.add_job(f"{self._key}_{verb}", Job.from_dict(content), location=location)
         if self._declared:

@@ -203,6 +203,35 @@ def rebuild(pipeline: Name = None, json: Json = False, debug: Debug = False) -> 
 
 
 @app.command()
+def maintain(
+    pipeline: Name = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done; write nothing.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if maintain.vacuum_hours is less than a week.")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Put small files together, remove what no version and no run needs; safe beside running captures."""
+    from cdc_lib.cli.maintained import show_maintained
+    from cdc_lib.maintenance import plan_maintenance
+
+    path = selection.select(pipeline)
+    if plan:
+        loaded = _load(path)
+        if loaded.target.path is None:
+            _need_java()
+        found = run_stoppable(lambda _: plan_maintenance(loaded), patient=False)
+    else:
+        found = _work(path, lambda runner: runner.maintain(force=force))
+    if json:
+        output.show_json(found.to_dict())
+    else:
+        show_maintained(found)
+    raise typer.Exit(0 if found.good else 1)
+
+
+@app.command()
 def status(
     pipeline: Name = None,
     json: Json = False,

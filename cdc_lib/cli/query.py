@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cdc_lib import silver
 from cdc_lib.config import Pipeline
 from cdc_lib.delta import Lake
 from cdc_lib.errors import FixConfiguration
-from cdc_lib.named_tables import register
+from cdc_lib.views import name_tables
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,7 @@ def query(pipeline: Pipeline, statement: str, *, limit: int) -> Answer:
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     lake = Lake(pipeline.target)
     try:
-        for named in register(lake, pipeline.target):
-            if named.layer == "silver":
-                silver.show_current(lake, lake.ref(named.layer, named.name), named)
+        name_tables(lake, pipeline.target)
         frame = lake.spark.sql(statement)
         found = frame.limit(limit + 1).collect() if frame.columns else []
     except PySparkException as error:

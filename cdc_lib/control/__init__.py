@@ -20,6 +20,7 @@ from cdc_lib.control.schema_changes import SchemaChanges
 from cdc_lib.control.schema_history import SchemaHistory
 from cdc_lib.control.signals import Answers, Signals
 from cdc_lib.control.tables import Tables
+from cdc_lib.control.totals import Totals
 from cdc_lib.control.transactions import Transactions
 from cdc_lib.control.watermarks import Watermarks
 from cdc_lib.delta import Lake
@@ -40,6 +41,7 @@ class Control:
         self.tables = Tables(lake, pipeline)
         self.watermarks = Watermarks(lake, pipeline)
         self.batches = Batches(lake, pipeline)
+        self.totals = Totals(lake, pipeline)
         self.chunks = Chunks(lake, pipeline)
         self.signals = Signals(lake, pipeline)
         self.answers = Answers(lake, pipeline)
@@ -53,17 +55,18 @@ class Control:
 
     def create(self) -> None:
         """Create the tables that do not exist yet."""
-        for table in self._tables():
+        for table in self.every():
             table.create()
 
     def sync(self) -> None:
         """Flush what was written since the last call to disk, before the source forgets what stands in it."""
-        for table in self._tables():
+        for table in self.every():
             version = self._lake.version(table.ref)
             since = self._synced.get(table.name, max(-1, version - _RECENT))
             if version > since:
                 self._lake.sync(table.ref, since)
                 self._synced[table.name] = version
 
-    def _tables(self) -> list[ControlTable[Any]]:
+    def every(self) -> list[ControlTable[Any]]:
+        """All of them."""
         return [table for table in vars(self).values() if isinstance(table, ControlTable)]

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 from cdc_lib.delta import Field, Lake, TableRef, Txn
+from cdc_lib.delta_upkeep import Condition, delete
 
 R = TypeVar("R")
 
@@ -64,6 +65,13 @@ class ControlTable(Generic[R]):
     def load(self) -> list[R]:
         """All rows of this pipeline, in no order."""
         return self._select()
+
+    def forget(self, conditions: Sequence[Condition]) -> None:
+        """Delete the rows of this pipeline that meet all conditions.
+
+        :raises Conflict: others kept committing to the table.
+        """
+        delete(self._lake, self.ref, [("pipeline", "=", self._pipeline), *conditions])
 
     def _select(self, **where: Any) -> list[R]:
         found = self._lake.rows(self.ref, names_of(self.row), {"pipeline": self._pipeline, **where})

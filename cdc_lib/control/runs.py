@@ -18,7 +18,7 @@ class Run:
     """One run of a verb of ``cdc``."""
 
     run_id: Annotated[str, Stored("STRING", "id of the run")]
-    verb: Annotated[str, Stored("STRING", "run, capture, apply, snapshot, reconcile or rebuild")]
+    verb: Annotated[str, Stored("STRING", "run, capture, apply, snapshot, reconcile, rebuild or maintain")]
     started_at: Annotated[datetime, Stored("TIMESTAMP", "when it started")]
     ended_at: Annotated[datetime, Stored("TIMESTAMP", "when it ended")]
     outcome: Annotated[str, Stored("STRING", "done, interrupted, failed, or going on: a continuous run")]

@@ -76,6 +76,10 @@ class SchemaHistory(ControlTable[SchemaRow]):
         found = [version for version in self._sealed() if upto_batch is None or version.batch <= upto_batch]
         return sorted(found, key=lambda version: (version.batch, version.table_id, version.table.version))
 
+    def rows(self) -> list[SchemaRow]:
+        """All structures as they were written, also those that do not count."""
+        return self._select()
+
     def of_batch(self, batch: int) -> list[SchemaVersion]:
         """Structures that first occur in a sealed batch, oldest first."""
         return [version for version in self.load(upto_batch=batch) if version.batch == batch]
@@ -85,7 +89,7 @@ class SchemaHistory(ControlTable[SchemaRow]):
         return [version.table for version in self.load() if version.table_id == table_id]
 
     def _sealed(self) -> list[SchemaVersion]:
-        rows = self._select()
+        rows = self.rows()
         readers = self._batches.readers() if rows else {}
         return [
             SchemaVersion(row.table_id, row.batch, Table.from_json(row.structure))

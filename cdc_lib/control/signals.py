@@ -41,6 +41,10 @@ class Signals(ControlTable[Signal]):
         ]
         return sorted(found, key=lambda signal: (signal.at or _LONG_AGO, signal.id))
 
+    def named(self) -> list[Signal]:
+        """Signals that name this pipeline; without an id if they were inserted without one."""
+        return self._select()
+
     def add(self, signal: Signal) -> None:
         """What an INSERT does."""
         self._append([signal])

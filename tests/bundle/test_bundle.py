@@ -73,7 +73,7 @@ def test_what_a_pipeline_file_gives() -> None:
         "schemas": {"shop_bronze", "shop", "shop_cdc"},
         "volumes": {"shop_cdc_staging"},
         "secret_scopes": {"cdc"},
-        "jobs": {"shop_capture", "shop_upkeep"},
+        "jobs": {"shop_capture", "shop_upkeep", "shop_maintain"},
     }
 
 
@@ -120,6 +120,7 @@ def verbs(config: dict[str, object]) -> dict[str, str]:
 
 def test_silver_is_made_by_the_run_or_by_a_job_of_its_own() -> None:
     upkeep = {"shop_upkeep.check": "check", "shop_upkeep.reconcile": "reconcile"}
+    upkeep["shop_maintain.maintain"] = "maintain"
     assert verbs(bundle_for("dev")) == {"shop_capture.capture": "run", **upkeep}
     apart = {"shop_capture.capture": "capture", "shop_apply.apply": "apply", **upkeep}
     assert verbs(bundle_for("dev", separate_silver="stock, shop")) == apart

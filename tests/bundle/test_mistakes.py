@@ -131,7 +131,6 @@ MISTAKES: dict[str, tuple[Callable[[Config], object], str]] = {
     "granted to nobody": (lambda c: c["values"].update(analysts=""), "granted to nobody"),
     "the runner may not write": (lambda c: schema(c)["grants"].pop(0), "whom the jobs run as"),
     "unknown command": (lambda c: parameter(c, "command", "ingest"), "No such command"),
-    "command that is not built yet": (lambda c: parameter(c, "command", "maintain"), "No such command"),
     "command that reads no pipeline": (lambda c: parameter(c, "command", "demo"), "extra argument"),
     "unknown option": (lambda c: words(c).insert(0, "--scope=x"), "No such option"),
     "option of another command": (lambda c: words(c).append("--continuous"), "No such option"),

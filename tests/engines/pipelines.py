@@ -39,6 +39,7 @@ class PipelineUnderTest:
     target: dict[str, Any] | None = None
     writer: str = "direct"
     apply: str = "merge"
+    maintain: dict[str, Any] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
@@ -57,6 +58,7 @@ class PipelineUnderTest:
             "tables": self.tables,
             "apply": {"mode": self.apply},
             "run": {"poll_seconds": 1, **self.run_limits},
+            "maintain": self.maintain,
         }
         self.file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
         return self.file

@@ -31,7 +31,7 @@ CONFIG = {"config", "pipeline", "source_section", "properties", "kafka_propertie
 CONFIG |= {"json_schema", "properties_page", "handover"}
 SOURCE = {"source", "embedded"}
 TABLES = {"delta", "delta_direct", "delta_log", "named_tables", "nested_types", "own_sessions", "table_ref"}
-TABLES |= {"spark_session", "java"}
+TABLES |= {"delta_upkeep", "spark_session", "java"}
 LAYERS = {"control", "bronze", "bronze_reader", "bronze_direct", "silver", "views", "staging", "transforms"}
 LAYERS |= {"staged_files", "unity"}
 RUNNER = {"progress", "captured", "owner", "answering", "noting", "snapshot", "due"}
@@ -50,8 +50,10 @@ RUNNER |= {
     "reconcile",
     "surviving",
     "rebuilding",
+    "maintenance",
 }
 TOP = {
+    "api",
     "cli",
     "__main__",
     "checking",
