@@ -102,12 +102,13 @@ def table(name: str = "orders", key: tuple[str, ...] = ("id",), identity: Identi
 def flow(of: Table | None = None, catalog: str | None = "main", **rule: Any) -> TableFlow:
     of = of or table()
     name = f"public_{of.id.name}"
-    refs = (TableRef(layer, name, None, catalog, f"shop_{layer}") for layer in ("bronze", "silver"))
-    return TableFlow(of, *refs, TableRule(match=".*", **rule))
+    bronze_ref = TableRef("bronze", name, None, catalog, "shop_bronze")
+    silver_ref = TableRef("silver", name, None, catalog, "shop_silver")
+    return TableFlow(of, bronze_ref, silver_ref, TableRule(match=".*", **rule))
 
 
 def registered(flows: list[TableFlow], engine: Engine | None = None) -> None:
-    Flows(None, engine=engine).register(Plan("shop", tuple(flows)))  # type: ignore[arg-type]
+    Flows(None, engine=engine).register(Plan("shop", tuple(flows)))
 
 
 class TestOnDatabricks:
@@ -237,7 +238,7 @@ class TestFromTheControlTables:
         capture(Lake(Target(path=tmp_path / "lake")), tables)
 
     def test_tables_keys_and_rules(self, registry: Registry, file: Path, captured: None) -> None:
-        plan = register(Session(pipeline=str(file)))  # type: ignore[arg-type]
+        plan = register(Session(pipeline=str(file)))
         assert [(each.table.id.name, each.table.key, each.soft) for each in plan.flows] == [
             ("lines", ("id",), False),
             ("orders", ("id",), True),
@@ -255,11 +256,11 @@ class TestFromTheControlTables:
 
     def test_nothing_captured_yet(self, registry: Registry, file: Path) -> None:
         with pytest.raises(FixConfiguration, match=r"(?s)nothing was captured yet.*run cdc capture first"):
-            register(Session(pipeline=str(file)))  # type: ignore[arg-type]
+            register(Session(pipeline=str(file)))
 
     def test_a_setting_that_is_missing(self, registry: Registry) -> None:
         with pytest.raises(FixConfiguration, match=r"cdc\.pipeline is missing"):
-            register(Session())  # type: ignore[arg-type]
+            register(Session())
 
 
 def capture(lake: Lake, tables: list[Table]) -> None:
@@ -269,12 +270,8 @@ def capture(lake: Lake, tables: list[Table]) -> None:
     noon = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
     control.batches.seal(Seal(1, 1, "", "i1", "{}", "{}", [], "cfg", "/s", noon))
     control.schema_history.add([SchemaVersion(each.id.name, 1, each) for each in tables])
-    control.tables.save(
-        [
-            TableState(each.id.name, "public", each.id.name, *[f"public_{each.id.name}"] * 2, State.STREAMING)
-            for each in tables
-        ]
-    )
+    named = [(each.id.name, f"public_{each.id.name}") for each in tables]
+    control.tables.save([TableState(one, "public", one, ours, ours, State.STREAMING) for one, ours in named])
     for each in tables:
         if each.id.name != "bare":
             ref = lake.ref("bronze", f"public_{each.id.name}")
