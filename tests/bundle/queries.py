@@ -110,7 +110,9 @@ def columns_of(query: str, tables: Mapping[str, Mapping[str, str]]) -> list[str]
                 raise Unsound(f"there is no control table {table.name}")
             table.set("db", None)
             table.set("catalog", None)
-        return list(qualify(parsed, schema=dict(tables), dialect="databricks").named_selects)
+        answered = qualify(parsed, schema=dict(tables), dialect="databricks")
+        assert isinstance(answered, exp.Query)
+        return list(answered.named_selects)
     except SqlglotError as error:
         raise Unsound(re.sub(r"\x1b\[\d*m", "", str(error))) from None
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from databricks.bundles.core import Bundle
@@ -93,7 +94,7 @@ def test_alerts_that_tell_nobody_are_deployed_all_the_same() -> None:
 
 
 def test_the_page_on_a_laptop_has_the_limits_of_the_alerts() -> None:
-    defaults = values_of({**databricks_yml(), "target_variables": {}}, {})
+    defaults: dict[str, Any] = dict(values_of({**databricks_yml(), "target_variables": {}}, {}))
     assert (
         defaults["alert_lag_minutes"],
         defaults["alert_silence_minutes"],
