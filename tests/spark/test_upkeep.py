@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -183,7 +182,6 @@ def test_the_note_outlives_the_commit_that_made_it(
     DeltaTable(str(ref.path)).create_checkpoint()
     for version in versions(str(ref.path))[:-1]:
         (log / f"{version:020d}.json").unlink()
-    shutil.rmtree(tmp_path / "1")
     notes = [noted(commit, INCARNATION) for commit in lake.history(ref)]
     assert [note and note["batch"] for note in notes] == [BATCHES]
     assert json.loads(json.dumps(notes[0])) == {"batch": BATCHES, "incarnation": INCARNATION}
