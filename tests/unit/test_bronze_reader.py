@@ -59,3 +59,9 @@ def test_the_newest_structure_passes_unchanged() -> None:
     batch = pa.RecordBatch.from_pylist(data, change_schema(NEW, SOURCE))
     found = conform(batch, TARGET, 1)
     assert found.select(batch.schema.names).equals(batch)
+
+
+def test_ordinals_move_up_by_what_stands_below_the_file() -> None:
+    data = [{"op": "r", "after": {"id": at}, "ordinal": at} for at in range(3)]
+    batch = pa.RecordBatch.from_pylist(data, change_schema(NEW, SOURCE))
+    assert conform(batch, TARGET, 1, 1000).column("ordinal").to_pylist() == [1000, 1001, 1002]
