@@ -21,10 +21,10 @@ from cdc_lib import delta_log as log
 from cdc_lib.delta_direct import Conflict, Rows, Txn
 from cdc_lib.delta_log import ROWS_UNCHANGED, Commit, parse_metadata, restored_version
 from cdc_lib.errors import FixConfiguration
-from cdc_lib.nested_types import arrow_of_ddl, arrow_of_json, ddl_of_json, quoted
+from cdc_lib.nested_types import arrow_of_json, ddl_of_json, quoted
 from cdc_lib.own_sessions import OwnSessions, conflicts, view_name
 from cdc_lib.spark_session import session
-from cdc_lib.table_ref import Field, Layer, TableRef, literal
+from cdc_lib.table_ref import Field, Layer, TableRef, arrow_schema, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,7 +99,7 @@ class Lake:
         if self.exists(ref):
             return
         if self._creates_directly(ref, properties or {}):
-            direct.create(str(ref.path), _arrow_schema(fields), comment or "", properties or {})
+            direct.create(str(ref.path), arrow_schema(fields), comment or "", properties or {})
             return
         # Unity Catalog may refuse even IF NOT EXISTS to those who need not create schemas.
         if ref.path is None and not self.spark.catalog.databaseExists(ref.schema_sql):
@@ -385,17 +385,3 @@ class Lake:
 
 def _is_direct(ref: TableRef) -> bool:
     return ref.path is not None and ref.layer == "control"
-
-
-def _arrow_schema(fields: Sequence[Field]) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field(
-                field.name,
-                field.arrow or arrow_of_ddl(field.type),
-                field.nullable,
-                {"comment": field.comment} if field.comment else None,
-            )
-            for field in fields
-        ]
-    )

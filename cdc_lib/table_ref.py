@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
-from cdc_lib.nested_types import quoted
+from cdc_lib.nested_types import arrow_of_ddl, quoted
 
 Layer = Literal["bronze", "silver", "control"]
 LAYERS: tuple[Layer, ...] = ("bronze", "silver", "control")
@@ -62,3 +63,18 @@ class Field:
 def literal(value: str) -> str:
     """A string literal where Spark's grammar takes nothing else (comments, properties)."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
+    """The columns of a table to be created, as Arrow has them."""
+    return pa.schema(
+        [
+            pa.field(
+                field.name,
+                field.arrow or arrow_of_ddl(field.type),
+                field.nullable,
+                {"comment": field.comment} if field.comment else None,
+            )
+            for field in fields
+        ]
+    )

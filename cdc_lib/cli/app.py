@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Literal, Optional, TypeVar
 
 import typer
 from typer.main import get_command
 
 from cdc_lib import __version__
-from cdc_lib.cli import logs, output, overrides, selection
+from cdc_lib.cli import defects, logs, output, overrides, selection
 from cdc_lib.cli.stopping import run_stoppable
 from cdc_lib.config import Pipeline, load
 from cdc_lib.errors import CdcError, FixConfiguration
@@ -334,11 +332,11 @@ def demo(
 
 def main() -> None:
     """Entry point of ``cdc``: the exit code says what to do next (0 nothing; see ``errors.py``)."""
-    sys.excepthook = _unexpected
+    sys.excepthook = defects.unexpected
     try:
         get_command(app)()
     except CdcError as error:
-        output.show_error(error, debug=_debugging())
+        output.show_error(error, debug=defects.debugging())
         sys.exit(error.exit_code)
 
 
@@ -380,24 +378,3 @@ def _need_java() -> None:
     """Where Spark is somebody else's, its Java is too."""
     if not {"DATABRICKS_RUNTIME_VERSION", "CDC_SPARK_REMOTE"} & os.environ.keys():
         ensure_java()
-
-
-def _debugging() -> bool:
-    return logging.getLogger("cdc_lib").isEnabledFor(logging.DEBUG)
-
-
-def _unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if _debugging():
-        sys.__excepthook__(kind, error, trace)
-        return
-    output.show_error(defect(kind), debug=False)
-
-
-def defect(kind: type[BaseException]) -> CdcError:
-    """What is shown of an exception that nobody foresaw."""
-    return CdcError(
-        f"unexpected {kind.__name__}",
-        # Its text may repeat a row or a connection string, and job logs are read by many.
-        why="no class of ours describes it, so its message is not shown here",
-        remedy="this is a defect of cdc-lib: run the command again with --debug and report what it prints",
-    )

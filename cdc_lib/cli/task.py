@@ -14,7 +14,8 @@ from types import TracebackType
 
 from typer.main import get_command
 
-from cdc_lib.cli.app import app, defect
+from cdc_lib.cli.app import app
+from cdc_lib.cli.defects import defect
 from cdc_lib.errors import CdcError, RetryLater
 
 PAUSES = (15.0, 45.0, 120.0)

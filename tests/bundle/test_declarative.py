@@ -32,7 +32,7 @@ def test_nothing_to_complain_about(target: str, on_cluster: str, wheel: Wheel) -
 
 def test_the_capture_job_starts_it_and_nothing_else_writes_to_silver(right: Config) -> None:
     jobs = right["resources"]["jobs"]
-    assert jobs.keys() == {"shop_capture", "shop_upkeep"}
+    assert jobs.keys() == {"shop_capture", "shop_maintain", "shop_upkeep"}
     assert [task["task_key"] for task in jobs["shop_capture"]["tasks"]] == ["capture", "silver"]
     assert next(item for item in jobs["shop_capture"]["parameters"] if item["name"] == "command") == {
         "name": "command",
