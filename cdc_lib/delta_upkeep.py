@@ -66,7 +66,7 @@ def compact(lake: Lake, ref: TableRef, metadata: Mapping[str, Any]) -> None:
 
     :raises Conflict: somebody changed the same files meanwhile; nothing was done.
     """
-    lake.execute(f"OPTIMIZE {ref.sql}", metadata=_carried(lake, metadata))
+    lake.execute(f"OPTIMIZE {ref.sql}", metadata=metadata)
 
 
 def unneeded(lake: Lake, ref: TableRef, hours: int) -> int:
@@ -93,7 +93,7 @@ def vacuum(lake: Lake, ref: TableRef, hours: int, metadata: Mapping[str, Any]) -
             hours, dry_run=False, enforce_retention_duration=False, full=True, commit_properties=noted
         )
         return
-    lake.execute(_vacuum(ref, hours), metadata=_carried(lake, metadata), settings=_unchecked(hours))
+    lake.execute(_vacuum(ref, hours), metadata=metadata, settings=_unchecked(hours))
 
 
 def delete(lake: Lake, ref: TableRef, conditions: Sequence[Condition]) -> None:
@@ -119,11 +119,6 @@ def _vacuum(ref: TableRef, hours: int) -> str:
 
 def _unchecked(hours: int) -> Mapping[str, str]:
     return {_CHECK: "false"} if hours < SAFE_HOURS else {}
-
-
-def _carried(lake: Lake, metadata: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Where settings of a statement are refused, the commit goes without: it changes no rows either way."""
-    return metadata if lake.supports_dml_txn else None
 
 
 # -- conditions
