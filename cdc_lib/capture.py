@@ -244,8 +244,8 @@ class Capture:
         self._released = durable
 
     def _let_go(self) -> None:
-        """In the thread that reads, which alone uses the log, between two stretches. A run over a long log, or a
-        long snapshot, would otherwise read it from its beginning for each of them."""
+        """In the thread that reads, which alone uses the log, between two stretches. A run over a long log,
+        or a long snapshot, would otherwise read it from its beginning for each of them."""
         durable, released = self.standing.durable, self._released
         if durable is not None and released is not None and self.streaming:
             behind = durable.bytes_since(released)
