@@ -101,6 +101,7 @@ class TestBatch:
 
 
 class TestStream:
+    @pytest.mark.slow
     def test_every_change_once_over_restarts(
         self, spark: SparkSession, database: Database, file: Path, tmp_path: Path
     ) -> None:

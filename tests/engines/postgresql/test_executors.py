@@ -100,7 +100,8 @@ def until(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("snapshot", ["incremental", pytest.param("consistent", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("snapshot", ["incremental", "consistent"])
 def test_under_writes_of_every_kind(
     recorded_database: Database, make_pipeline: MakePipeline, snapshot: str
 ) -> None:

@@ -67,7 +67,7 @@ def captured(pipeline: Pipeline, released: list[tuple[Position, Position]]) -> l
     """The keys that bronze got, by a run that let go in between; no change of one is there twice."""
     before = len(released)
     Runner(pipeline).capture()
-    assert len(released) > before + 2
+    assert len(released) > before + 1, "only at the start"
     assert all(not committed < upto for upto, committed in released), "more than what is committed"
     assert pipeline.target.path is not None
     table = DeltaTable(pipeline.target.path / "bronze" / "public_t").to_pyarrow_table()

@@ -102,6 +102,7 @@ def test_many_files_become_one_and_the_pipeline_goes_on(
     assert ops(pipeline, "public_t") == ["r", "r", *["u"] * 10]
 
 
+@pytest.mark.slow
 def test_control_rows_that_are_old_go_and_the_pipeline_goes_on(
     database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:

@@ -24,6 +24,8 @@ from tests.engines.postgresql.conftest import source_section
 from tests.servers import postgresql
 from tests.servers.postgresql import Database
 
+pytestmark = pytest.mark.slow
+
 QUERIES = datasets(dashboard())
 Rows = list[dict[str, Any]]
 LIMITS = {"batch_rows": 200, "chunk_rows": 100, "threads": 1}

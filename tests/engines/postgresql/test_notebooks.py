@@ -56,6 +56,7 @@ def run(pipeline: PipelineUnderTest, name: str, **widgets: str) -> tuple[list[li
     return [shown["rows"] for shown in json.loads(answer.read_text("utf-8"))], done.stdout
 
 
+@pytest.mark.slow
 def test_from_a_pipeline_file_to_explored_silver(
     database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:

@@ -217,6 +217,7 @@ def test_a_table_that_is_new_and_one_that_is_gone(case: Case) -> None:
     case.assert_same("filtered")
 
 
+@pytest.mark.slow
 def test_changes_of_structure(case: Case) -> None:
     case.fill("filled")
     case.fill("wider")

@@ -53,6 +53,7 @@ def incidents(pipeline: PipelineUnderTest) -> list[str]:
     return [row["kind"] for row in sorted(pipeline.control("incidents"), key=lambda row: row["at"])]
 
 
+@pytest.mark.slow
 def test_after_several_batches_while_changes_wait(
     recorded_database: Database, make_pipeline: MakePipeline
 ) -> None:

@@ -87,6 +87,7 @@ def about(pipeline: PipelineUnderTest, layer: str, table: str) -> Mapping[str, A
     return found
 
 
+@pytest.mark.slow
 def test_capture_bronze_and_silver_in_a_catalog(
     database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:
