@@ -258,8 +258,12 @@ class TestPostgreSQL16(InACatalog, PostgresConformance):
 
 class TestPostgreSQL18(PostgresConformance):
     version = "18"
-    # The catalogs of 16 and 18 say the same of columns.
-    test_structure_changes_while_it_runs = pytest.mark.slow(Conformance.test_structure_changes_while_it_runs)
+
+    @pytest.mark.slow
+    def test_structure_changes_while_it_runs(
+        self, database: EngineDatabase, make: Callable[..., PipelineUnderTest]
+    ) -> None:
+        super().test_structure_changes_while_it_runs(database, make)
 
 
 class TestPostgreSQL15(PostgresConformance):
