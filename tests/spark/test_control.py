@@ -71,7 +71,7 @@ def structure(version: int, *names: str) -> Table:
 class TestDefinitions:
     def test_every_column_has_a_comment_and_every_table_a_pipeline(self, control: Control) -> None:
         tables = [table for table in vars(control).values() if isinstance(table, ControlTable)]
-        assert len(tables) == 14
+        assert len(tables) == 15
         for table in tables:
             stored = control.leases._lake.fields(table.ref)
             assert stored[0].name == "pipeline"
@@ -336,4 +336,4 @@ def test_a_new_control_folder_takes_under_two_seconds(direct: Lake, tmp_path: Pa
     started = time.process_time()
     control_of(direct)
     assert time.process_time() - started < 2
-    assert len(list((tmp_path / "lake" / "control").iterdir())) == 14
+    assert len(list((tmp_path / "lake" / "control").iterdir())) == 15

@@ -17,8 +17,6 @@ from tests.servers.postgresql import Database
 
 pytestmark = pytest.mark.timeout(300)
 
-ROWS = 100_000
-
 
 @pytest.fixture
 def database(recording_postgres: EmbeddedPostgres) -> Iterator[PostgresDatabase]:
@@ -26,7 +24,7 @@ def database(recording_postgres: EmbeddedPostgres) -> Iterator[PostgresDatabase]
         yield made
 
 
-def fill(database: PostgresDatabase, rows: int = ROWS) -> None:
+def fill(database: PostgresDatabase, rows: int) -> None:
     database.execute(
         "CREATE TABLE t (id bigint PRIMARY KEY, name text, note text, amount numeric(12,3), "
         "at timestamptz, day timestamp, ratio float8)",
@@ -69,14 +67,15 @@ def cells(result: dict[str, Any]) -> dict[tuple[str, str], tuple[str, str, str]]
     }
 
 
+@pytest.mark.parametrize("size", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_damage_is_found_to_the_cell_and_mended(
-    database: PostgresDatabase, make_pipeline: MakePipeline
+    size: int, database: PostgresDatabase, make_pipeline: MakePipeline
 ) -> None:
-    fill(database)
+    fill(database, size)
     pipeline = make_pipeline(database.database)
     pipeline.run()
     [equal] = pipeline.reconcile()["tables"]
-    assert (equal["same"], equal["source_rows"], equal["silver_rows"]) == (True, ROWS, ROWS)
+    assert (equal["same"], equal["source_rows"], equal["silver_rows"]) == (True, size, size)
     damage(pipeline)
     found = pipeline.reconcile()
     [table] = found["tables"]
@@ -94,7 +93,7 @@ def test_damage_is_found_to_the_cell_and_mended(
         ("30", ""): ("missing in silver", None, None),
     }
     counts = {name: table[name] for name in ("equal", "wrong", "lost", "extra", "unknown")}
-    assert counts == {"equal": ROWS - 9, "wrong": 8, "lost": 1, "extra": 1, "unknown": 0}
+    assert counts == {"equal": size - 9, "wrong": 8, "lost": 1, "extra": 1, "unknown": 0}
 
     mended = pipeline.reconcile(repair=True)
     assert mended["same"]

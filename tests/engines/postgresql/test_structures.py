@@ -27,6 +27,7 @@ def database(recording_postgres: EmbeddedPostgres) -> Iterator[PostgresDatabase]
         yield made
 
 
+@pytest.mark.slow
 def test_rows_that_no_event_tells_of(database: PostgresDatabase, make_pipeline: MakePipeline) -> None:
     for table in CHANGES:
         database.execute(
