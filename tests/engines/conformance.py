@@ -247,6 +247,7 @@ LARGE = "x1" * 4000
 class InACatalog:
     """Tables in a catalog instead of under a path, once an engine: mixed into one of its suites."""
 
+    @pytest.mark.slow
     @pytest.mark.timeout(600)
     def test_tables_in_a_catalog(
         self, database: EngineDatabase, make: Callable[..., PipelineUnderTest]

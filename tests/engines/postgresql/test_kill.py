@@ -61,6 +61,7 @@ def test_killed_together_with_its_jvm(recorded_database: Database, make_pipeline
     assert_nothing_lost(pipeline, recorded_database)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_sealed_window_whose_staging_is_gone(
     recorded_database: Database, make_pipeline: MakePipeline
