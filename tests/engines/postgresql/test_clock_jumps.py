@@ -88,8 +88,7 @@ def test_between_a_snapshot_and_the_next_which_is_interrupted(case: Case) -> Non
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("days", [1, -1])
+@pytest.mark.parametrize("days", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_while_a_runner_holds_the_lease(case: Case, days: int) -> None:
     """Set forward, its lease seems to have run out, and another takes over; it then commits nothing more. Set
     back, it holds the lease that it held."""

@@ -82,7 +82,6 @@ def test_after_several_batches_while_changes_wait(
     assert not found, kill.shown(found)
 
 
-@pytest.mark.slow
 def test_after_a_kill_between_the_tables_of_a_batch(
     recorded_database: Database, make_pipeline: MakePipeline
 ) -> None:
